@@ -1,0 +1,50 @@
+"""Requirements of slca_jax. Lower bounds are the oldest releases the tests run with."""
+
+from setuptools import find_packages, setup
+
+setup(
+  name='slca_jax',
+  version='0.1.0',
+  description='Segment-locked credit assignment for tool-calling agents, in JAX',
+  license='Apache-2.0',
+  python_requires='>=3.11',
+  packages=find_packages(include=['slca_jax', 'slca_jax.*']),
+  package_data={'slca_jax': ['py.typed']},
+  install_requires=[
+    'absl-py>=2.3',
+    'chex>=0.1.92',
+    'flax>=0.12.8',
+    'jax>=0.10.2',
+    'jinja2>=3.1',  # chat templates
+    'json-repair>=0.60',  # lenient reading of tool calls in data sets
+    'jsonschema>=4.26',
+    'ml-collections>=1.1',
+    'numpy>=2.2',
+    'optax>=0.2.8',
+    'orbax-checkpoint>=0.12.8',
+    'safetensors>=0.8',
+    'tensorboardX>=2.6.4',
+    'tensorstore>=0.1.86',
+    'tokenizers>=0.22',
+    'tqdm>=4.67',
+    'transformers>=5.0',
+  ],
+  extras_require={
+    'test': [
+      'hypothesis>=6.150',
+      'matplotlib>=3.10',
+      'pyright>=1.1.400',
+      'pytest>=9',
+      'pytest-timeout>=2.4',
+      'ruff>=0.15',
+      'torch>=2.8',  # parity with transformers; nothing in the library imports it
+    ],
+    'eval': ['bfcl-eval>=2026.3'],
+    'gguf': ['gguf>=0.17'],  # conversion of GGUF checkpoints
+    'sglang': ['sglang>=0.5.9'],
+    'tpu': ['jax[tpu]>=0.10.2'],
+    'gpu': ['jax[cuda13]>=0.10.2'],
+    'notebooks': ['jupyterlab>=4.4', 'matplotlib>=3.10'],
+    'quickstart': ['matplotlib>=3.10'],
+  },
+)

@@ -1,0 +1,130 @@
+"""From an ml_collections ConfigDict to frozen dataclasses and back; an unknown key or a wrong type is an error.
+
+Each module declares the dataclass of what it can be told (`Limits`, `Optimizer`, …) with defaults and its own checks in
+`__post_init__`. A file in `configs/` starts from `defaults(cls)` and overrides lines; `launch/` calls `build`.
+"""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import ml_collections
+
+from slca_jax.errors import ConfigError
+
+Built = TypeVar('Built')
+
+
+def defaults(cls: type) -> ml_collections.ConfigDict:
+  """A ConfigDict with every field of `cls` at its default; nested dataclasses become nested dicts."""
+  out = ml_collections.ConfigDict()
+  for field in dataclasses.fields(cls):
+    out[field.name] = _plain(_default(cls, field))
+  return out
+
+
+def build(cls: type[Built], config: Mapping[str, Any], *, path: str = 'config') -> Built:
+  """An instance of the dataclass `cls` with the values of `config`.
+
+  Raises:
+    ConfigError: for an unknown key (names the nearest known one), a value of the wrong type, or a combination that the
+      dataclass itself refuses. The message starts with the key's full path.
+  """
+  hints = typing.get_type_hints(cls)
+  fields = {field.name for field in dataclasses.fields(cls)}
+  for key in config:
+    if key not in fields:
+      near = difflib.get_close_matches(key, fields, 1, 0.5)
+      hint = f'did you mean {near[0]!r}?' if near else f'known keys: {", ".join(sorted(fields))}'
+      raise ConfigError(f'{path}.{key} is not a setting; {hint}')
+  values = {key: _convert(hints[key], value, f'{path}.{key}') for key, value in config.items()}
+  try:
+    return cls(**values)
+  except ConfigError as error:
+    raise ConfigError(f'{path}: {error}') from None
+  except TypeError as error:
+    raise ConfigError(f'{path}: {error}') from error
+
+
+def as_dict(built: Any) -> dict[str, Any]:
+  """The dataclass as JSON-ready nested dicts, for checkpoints and reports."""
+  return dataclasses.asdict(built)
+
+
+def require(holds: bool, message: str) -> None:
+  """Raises ConfigError(message) unless `holds`; for checks in `__post_init__`."""
+  if not holds:
+    raise ConfigError(message)
+
+
+def _default(cls: type, field: dataclasses.Field) -> Any:
+  if field.default is not dataclasses.MISSING:
+    return field.default
+  if field.default_factory is not dataclasses.MISSING:
+    return field.default_factory()
+  raise TypeError(f'{cls.__name__}.{field.name} has no default')
+
+
+def _plain(value: Any) -> Any:
+  if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    return defaults_of(value)
+  return value
+
+
+def defaults_of(instance: Any) -> ml_collections.ConfigDict:
+  """A ConfigDict with the values that a dataclass instance holds."""
+  out = ml_collections.ConfigDict()
+  for field in dataclasses.fields(instance):
+    out[field.name] = _plain(getattr(instance, field.name))
+  return out
+
+
+def _convert(hint: Any, value: Any, path: str) -> Any:
+  origin, args = typing.get_origin(hint), typing.get_args(hint)
+  if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+    if isinstance(value, hint):
+      return value
+    _expect(isinstance(value, Mapping | ml_collections.ConfigDict), value, path, 'a group of settings')
+    return build(hint, value, path=path)
+  if origin in (types.UnionType, typing.Union):
+    return _convert_union(args, value, path)
+  if origin is tuple:
+    _expect(isinstance(value, Sequence) and not isinstance(value, str), value, path, 'a sequence')
+    return tuple(_convert(args[0], item, f'{path}[{i}]') for i, item in enumerate(value))
+  if origin is typing.Literal:
+    _expect(value in args, value, path, f'one of {", ".join(map(repr, args))}')
+    return value
+  if hint is float:
+    _expect(isinstance(value, int | float) and not isinstance(value, bool), value, path, 'a number')
+    return float(value)
+  if hint is int:
+    _expect(isinstance(value, int) and not isinstance(value, bool), value, path, 'a whole number')
+    return value
+  if origin is dict or hint is dict or origin is Mapping:
+    _expect(isinstance(value, Mapping | ml_collections.ConfigDict), value, path, 'a group of settings')
+    return value.to_dict() if isinstance(value, ml_collections.ConfigDict) else dict(value)
+  if isinstance(hint, type):
+    _expect(isinstance(value, hint), value, path, hint.__name__)
+  return value
+
+
+def _convert_union(args: tuple[Any, ...], value: Any, path: str) -> Any:
+  if value is None and type(None) in args:
+    return None
+  failures = []
+  for arg in args:
+    if arg is type(None):
+      continue
+    try:
+      return _convert(arg, value, path)
+    except ConfigError as error:
+      failures.append(str(error))
+  raise ConfigError(failures[0])
+
+
+def _expect(holds: bool, value: Any, path: str, wanted: str) -> None:
+  if not holds:
+    raise ConfigError(f'{path} is {value!r} ({type(value).__name__}); it takes {wanted}')

@@ -1,0 +1,37 @@
+"""One exception per boundary that can fail. Each message names the value that was refused and what would do."""
+
+
+class ConfigError(ValueError):
+  """A configuration that cannot run: unknown key, wrong type, impossible combination."""
+
+
+class DataError(ValueError):
+  """A record or file that cannot be read as what it claims to be."""
+
+
+class SchemaError(ValueError):
+  """A tool schema that cannot be compiled."""
+
+
+class TemplateError(ValueError):
+  """A tokenizer whose chat template cannot render what a rollout needs."""
+
+
+class WeightsError(ValueError):
+  """A checkpoint whose tensors do not fit the model."""
+
+
+class SamplerError(RuntimeError):
+  """An engine that could not answer a request."""
+
+
+class EnvironmentFailure(RuntimeError):
+  """An environment that died; the rollout fails, the run goes on."""
+
+
+class JudgeFailure(RuntimeError):
+  """A judge without a verdict; the score is absent."""
+
+
+class Diverged(RuntimeError):
+  """A gate of the training loop that was not passed: a loss that is no number, a format that was not learned."""

@@ -1,0 +1,14 @@
+"""Settings every test shares: 8 simulated CPU devices and a compilation cache that outlives the run."""
+
+import os
+import pathlib
+import tempfile
+
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+os.environ.setdefault('HF_HUB_OFFLINE', '1')
+if 'xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', ''):
+  os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_force_host_platform_device_count=8'
+
+_CACHE = os.environ.get('SLCA_JAX_CACHE') or pathlib.Path(tempfile.gettempdir()) / 'slca_jax_compilation_cache'
+os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(_CACHE))
+os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.2')
