@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tool:
-  """A function the policy may call. `parameters` and `returns` are JSON Schemas; `writes` says that it changes state."""
+  """A function the policy may call. `parameters` and `returns` are JSON Schemas; `writes`: it changes state."""
 
   name: str
   description: str
@@ -79,7 +79,7 @@ class Task:
 class Parsed:
   """What one assistant text holds: well-formed call blocks in order, the faults of the others, and the tags counted.
 
-  Tags inside reasoning and inside JSON strings are not counted. A block usually is one call; some readings allow a list.
+  Tags inside reasoning and inside JSON strings are not counted. A block is one call; some readings allow a list.
   """
 
   blocks: tuple[tuple[ToolCall, ...], ...] = ()
