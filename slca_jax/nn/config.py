@@ -1,0 +1,76 @@
+"""What a decoder is made of, before any weight exists."""
+
+import dataclasses
+from typing import Literal
+
+from slca_jax.config import require
+
+Dtype = Literal['float32', 'bfloat16']
+Remat = Literal['none', 'full', 'dots']
+Backend = Literal['auto', 'dense', 'blocks']
+
+
+@dataclasses.dataclass(frozen=True)
+class RopeScaling:
+  """Stretching of slow rotary frequencies as Llama 3.1 does it.
+
+  Wavelengths above original_context / low_freq_factor are slowed by `factor`, those below original_context /
+  high_freq_factor are kept, and what lies between is blended.
+  """
+
+  factor: float = 8.0
+  low_freq_factor: float = 1.0
+  high_freq_factor: float = 4.0
+  original_context: int = 8192
+
+  def __post_init__(self):
+    require(self.factor >= 1, f'factor is {self.factor}; rope scaling needs a factor of at least 1')
+    require(
+      self.high_freq_factor > self.low_freq_factor,
+      f'high_freq_factor {self.high_freq_factor} must exceed low_freq_factor {self.low_freq_factor}',
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+  """Shape and numerics of one decoder: Qwen2.5 (`qkv_bias`), Qwen3 (`qk_norm`), Llama and SmolLM2 (neither).
+
+  Attributes:
+    context: most positions a row may have.
+    vocab: rows of the embedding that name a token; the table is padded to a multiple of `vocab_multiple`.
+    dtype: of activations; norms, rotations, scores and softmax stay float32.
+    param_dtype: of the weights as they are stored and updated.
+    remat: what the backward pass recomputes: nothing, every layer, or all but matrix products.
+    attention: a backend of `nn/attention.py`.
+  """
+
+  vocab: int = 512
+  layers: int = 2
+  width: int = 64
+  hidden: int = 128
+  heads: int = 4
+  kv_heads: int = 2
+  head_dim: int = 16
+  context: int = 2048
+  rope_theta: float = 10000.0
+  rope_scaling: RopeScaling | None = None
+  eps: float = 1e-6
+  qkv_bias: bool = False
+  qk_norm: bool = False
+  tied: bool = True
+  vocab_multiple: int = 128
+  dtype: Dtype = 'float32'
+  param_dtype: Dtype = 'float32'
+  remat: Remat = 'full'
+  attention: Backend = 'auto'
+
+  def __post_init__(self):
+    for name in ('vocab', 'layers', 'width', 'hidden', 'heads', 'kv_heads', 'head_dim', 'context', 'vocab_multiple'):
+      require(getattr(self, name) > 0, f'{name} is {getattr(self, name)}; it must be positive')
+    require(self.heads % self.kv_heads == 0, f'{self.heads} heads cannot share {self.kv_heads} kv_heads evenly')
+    require(self.head_dim % 2 == 0, f'head_dim is {self.head_dim}; rotary embedding needs an even one')
+
+  @property
+  def padded_vocab(self) -> int:
+    """Rows of the embedding table: `vocab` rounded up, so that it can be split over devices."""
+    return -(-self.vocab // self.vocab_multiple) * self.vocab_multiple

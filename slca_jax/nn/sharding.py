@@ -1,0 +1,88 @@
+"""The mesh, and the one place that says which axis of an array lies on which axis of the mesh.
+
+Rows of a batch are split over `data` and `fsdp`, weights over `fsdp` (along the width) and `tensor` (along heads,
+hidden units and vocabulary). A computation runs under `jax.set_mesh(mesh)`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import jax
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from slca_jax.config import require
+
+AXES = ('data', 'fsdp', 'tensor')
+ROWS = ('data', 'fsdp')
+RULES = (('embed', 'fsdp'), ('heads', 'tensor'), ('kv_heads', 'tensor'), ('hidden', 'tensor'), ('vocab', 'tensor'))
+
+Tree = TypeVar('Tree')
+
+
+def make_mesh(*, data: int = 1, fsdp: int = -1, tensor: int = 1, devices: Sequence[jax.Device] | None = None) -> Mesh:
+  """A mesh with the axes `data`, `fsdp` and `tensor`; one of the sizes may be -1 for what is left.
+
+  Raises:
+    ConfigError: the sizes do not multiply to the number of devices.
+  """
+  devices = jax.devices() if devices is None else list(devices)
+  sizes = [data, fsdp, tensor]
+  require(sizes.count(-1) <= 1, f'mesh sizes {sizes} leave more than one axis open; set all but one')
+  if -1 in sizes:
+    sizes[sizes.index(-1)] = max(1, len(devices) // math.prod(size for size in sizes if size != -1))
+  named = dict(zip(AXES, sizes, strict=True))
+  require(math.prod(sizes) == len(devices), f'a mesh of {named} does not use exactly {len(devices)} devices')
+  return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+
+def named_shardings(abstract: Tree, mesh: Mesh) -> Tree:
+  """NamedShardings of a state by the logical axes of its parameters; an axis that the mesh does not divide stays whole.
+
+  Args:
+    abstract: arrays or shapes of parameters, or of an optimiser state that `jax.eval_shape` built from them.
+  """
+  with nnx.logical_axis_rules(RULES):
+    named = nnx.get_named_sharding(abstract, mesh)
+  return jax.tree.map(_fit, named, abstract)
+
+
+def _fit(named: NamedSharding, leaf: Any) -> NamedSharding:
+  axes = [axis if _divides(named.mesh, axis, leaf.shape[i]) else None for i, axis in enumerate(named.spec)]
+  return NamedSharding(named.mesh, PartitionSpec(*axes))
+
+
+def _divides(mesh, axes, size) -> bool:
+  names = (axes,) if isinstance(axes, str) else axes or ()
+  return size % math.prod(mesh.shape[name] for name in names) == 0
+
+
+def rows_sharding(mesh: Mesh) -> NamedSharding:
+  """Where the leading axis of a batch lies: over `data` and `fsdp`."""
+  return NamedSharding(mesh, PartitionSpec(ROWS))
+
+
+def shard_rows(batch: Tree, mesh: Mesh) -> Tree:
+  """A batch that lies whole on this host, with the leading axis of every array spread over `data` and `fsdp`."""
+  return jax.device_put(batch, rows_sharding(mesh))
+
+
+def constrain_rows(x: jax.Array) -> jax.Array:
+  """`x` with its leading axis spread like a batch, where a mesh is set and divides it."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if not _ours(mesh) or not _divides(mesh, ROWS, x.shape[0]):
+    return x
+  return jax.lax.with_sharding_constraint(x, PartitionSpec(ROWS, *[None] * (x.ndim - 1)))
+
+
+def attention_axes(rows: int, kv_heads: int) -> tuple[tuple[str, ...] | None, str | None]:
+  """Mesh axes over which rows and heads of attention are spread; None where no mesh is set or divides them."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if not _ours(mesh) or math.prod(mesh.shape.values()) == 1:
+    return None, None
+  return ROWS if _divides(mesh, ROWS, rows) else None, 'tensor' if _divides(mesh, 'tensor', kv_heads) else None
+
+
+def _ours(mesh) -> bool:
+  return set(AXES) <= set(mesh.axis_names) and mesh.are_all_axes_auto
