@@ -1,0 +1,57 @@
+"""What is wrong with a call, given the tools on offer: the same fixed texts for simulators, worlds and rewards."""
+
+import collections
+from collections.abc import Sequence
+
+from slca_jax.dialogue import Tool, ToolCall
+
+_REMEMBERED = 512  # tool sets whose compiled schemas are kept
+
+
+class Checks:
+  """The checks of one set of tools, in order: the tool exists, nothing required is absent, the types fit.
+
+  SLCA-GRPO (arXiv:2609.29050), §3.4, stage 1.
+  """
+
+  def __init__(self, tools: Sequence[Tool]):
+    self._tools = {tool.name: tool for tool in tools}
+
+  def tool(self, name: str) -> Tool | None:
+    """The tool of that name, None if it is not on offer."""
+    return self._tools.get(name)
+
+  def required(self, name: str) -> frozenset[str] | None:
+    """The parameters that the tool requires, None if it is unknown or does not say."""
+    tool = self._tools.get(name)
+    required = tool.parameters.get('required') if tool else None
+    return frozenset(key for key in required if isinstance(key, str)) if isinstance(required, list | tuple) else None
+
+  def fault(self, call: ToolCall) -> str | None:
+    """What the policy is told about a call that cannot be made, None about one that can."""
+    tool = self._tools.get(call.name)
+    if tool is None:
+      return f'Error: there is no tool named {call.name!r} here.'
+    absent = sorted((self.required(call.name) or frozenset()) - call.arguments.keys())
+    if absent:
+      return f'Error: the call of {call.name} lacks the required parameters: {", ".join(absent)}.'
+    return None
+
+
+_cache: collections.OrderedDict[int, tuple[Sequence[Tool], Checks]] = collections.OrderedDict()
+
+
+def checks_of(tools: tuple[Tool, ...]) -> Checks:
+  """The checks of a set of tools, compiled once: all rollouts of a task share the tuple.
+
+  The key is the tuple's identity (schemas are dicts and cannot be hashed); keeping the tuple keeps its id from reuse.
+  """
+  known = _cache.get(id(tools))
+  if known is not None and known[0] is tools:
+    _cache.move_to_end(id(tools))
+    return known[1]
+  checks = Checks(tools)
+  _cache[id(tools)] = (tools, checks)
+  while len(_cache) > _REMEMBERED:
+    _cache.popitem(last=False)
+  return checks
