@@ -36,8 +36,9 @@ setup(
       'pyright>=1.1.400',
       'pytest>=9',
       'pytest-timeout>=2.4',
+      'pytest-xdist>=3.8',
       'ruff>=0.15',
-      'torch>=2.8',  # parity with transformers; nothing in the library imports it
+      'torch==2.13.0',  # parity with transformers; nothing in the library imports it
     ],
     'eval': ['bfcl-eval>=2026.3'],
     'gguf': ['gguf>=0.17'],  # conversion of GGUF checkpoints

@@ -76,6 +76,17 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Dialogue:
+  """A demonstration: a dialogue that ends with an assistant message. `context` leading messages are the prompt; None
+  takes those before the first assistant message."""
+
+  id: str
+  tools: tuple[Tool, ...]
+  messages: tuple[Message, ...]
+  context: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Parsed:
   """What one assistant text holds: well-formed call blocks in order, the faults of the others, and the tags counted.
 

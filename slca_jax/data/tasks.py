@@ -1,0 +1,193 @@
+"""Tasks and demonstrations on disk, and the order in which training meets them.
+
+A record is one line of JSON. Schemas and arguments stand in it as JSON *strings*: readers that infer one struct for a
+whole column (Arrow) would otherwise fill every tool's arguments with every other tool's keys.
+"""
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+from slca_jax.dialogue import Dialogue, Message, Task, Tool, ToolCall
+from slca_jax.errors import DataError
+
+Item = TypeVar('Item')
+Record = TypeVar('Record', Task, Dialogue)
+
+
+class Order(Generic[Item]):
+  """An endless shuffled order of items that depends on (seed, step) alone: resuming needs no more than the step.
+
+  Every epoch is a permutation of its own; a batch may reach over the border of two epochs, so none is cut short.
+  """
+
+  def __init__(self, items: Sequence[Item], batch: int, *, seed: int):
+    if not items:
+      raise DataError('there are no tasks to train on')
+    self._items, self._batch, self._seed = items, batch, seed
+    self._epoch, self._permutation = -1, list[int]()
+
+  def __call__(self, step: int) -> list[Item]:
+    """The items of batch `step`, counted from 0."""
+    return [self._item(step * self._batch + i) for i in range(self._batch)]
+
+  def _item(self, index: int) -> Item:
+    epoch, offset = divmod(index, len(self._items))
+    if epoch != self._epoch:
+      self._permutation = list(range(len(self._items)))
+      random.Random(f'{self._seed}/epoch/{epoch}').shuffle(self._permutation)
+      self._epoch = epoch
+    return self._items[self._permutation[offset]]
+
+
+def read_tasks(path: str | os.PathLike[str]) -> list[Task]:
+  """The tasks of a JSONL file, in order.
+
+  Raises:
+    DataError: names the file, the line and what is wrong with it; also for an id that occurs twice.
+  """
+  return _read(path, task_from_json)
+
+
+def read_dialogues(path: str | os.PathLike[str]) -> list[Dialogue]:
+  """The demonstrations of a JSONL file, in order; raises as `read_tasks` does."""
+  return _read(path, dialogue_from_json)
+
+
+def write_tasks(tasks: Iterable[Task], path: str | os.PathLike[str]) -> int:
+  """Writes one line per task and returns how many; the file appears whole or not at all."""
+  return _write(map(task_to_json, tasks), path)
+
+
+def write_dialogues(dialogues: Iterable[Dialogue], path: str | os.PathLike[str]) -> int:
+  """Writes one line per demonstration, as `write_tasks` does."""
+  return _write(map(dialogue_to_json, dialogues), path)
+
+
+def _read(path: str | os.PathLike[str], decode: Callable[[dict[str, Any]], Record]) -> list[Record]:
+  records: list[Record] = []
+  seen: dict[str, int] = {}
+  with open(path, encoding='utf-8', newline='\n') as file:  # '\n' alone ends a line: JSON strings may hold U+2028
+    for number, line in enumerate(file, 1):
+      if not line.strip():
+        continue
+      try:
+        record = decode(json.loads(line))
+      except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f'{path}:{number}: {type(error).__name__}: {error}') from error
+      if record.id in seen:
+        raise DataError(
+          f'{path}:{number}: id {record.id!r} already stands on line {seen[record.id]}; ids seed rollouts'
+        )
+      seen[record.id] = number
+      records.append(record)
+  return records
+
+
+def _write(records: Iterable[dict[str, Any]], path: str | os.PathLike[str]) -> int:
+  count = 0
+  with open(f'{path}.part', 'w', encoding='utf-8', newline='\n') as file:
+    for record in records:
+      file.write(json.dumps(record, ensure_ascii=False) + '\n')
+      count += 1
+  os.replace(f'{path}.part', path)
+  return count
+
+
+def task_to_json(task: Task) -> dict[str, Any]:
+  """The record of a task; `task_from_json` reads it back equal."""
+  return {
+    'id': task.id,
+    'tools': _tools_to_json(task.tools),
+    'messages': _messages_to_json(task.messages),
+    'gold': json.dumps([[_call_to_json(call) for call in step] for step in task.gold], ensure_ascii=False),
+    'answer': task.answer,
+    'facts': list(task.facts),
+    'blueprint': task.blueprint,
+    'meta': json.dumps(dict(task.meta), ensure_ascii=False),
+  }
+
+
+def task_from_json(record: dict[str, Any]) -> Task:
+  """The task of a record.
+
+  Raises:
+    KeyError, TypeError, ValueError: a field is missing or is not what it should be.
+  """
+  messages = record['messages']
+  if not messages or messages[-1]['role'] not in ('user', 'tool'):
+    raise ValueError('the last message must be the user (or a tool); it is what the policy answers')
+  return Task(
+    id=str(record['id']),
+    tools=_tools_from_json(record['tools']),
+    messages=_messages_from_json(messages),
+    gold=tuple(tuple(_call_from_json(call) for call in step) for step in json.loads(record['gold'])),
+    answer=record.get('answer'),
+    facts=tuple(record.get('facts') or ()),
+    blueprint=record.get('blueprint'),
+    meta=json.loads(record.get('meta') or '{}'),
+  )
+
+
+def dialogue_to_json(dialogue: Dialogue) -> dict[str, Any]:
+  """The record of a demonstration; `dialogue_from_json` reads it back equal."""
+  return {
+    'id': dialogue.id,
+    'tools': _tools_to_json(dialogue.tools),
+    'messages': _messages_to_json(dialogue.messages),
+    'context': dialogue.context,
+  }
+
+
+def dialogue_from_json(record: dict[str, Any]) -> Dialogue:
+  """The demonstration of a record; raises as `task_from_json` does."""
+  messages = _messages_from_json(record['messages'])
+  if not messages or messages[-1].role != 'assistant':
+    raise ValueError('a demonstration ends with an assistant message')
+  return Dialogue(str(record['id']), _tools_from_json(record['tools']), messages, record.get('context'))
+
+
+def _messages_to_json(messages: Sequence[Message]) -> list[dict[str, str]]:
+  return [{'role': m.role, 'content': m.content, 'calls': _calls_to_json(m.calls)} for m in messages]
+
+
+def _messages_from_json(records: Sequence[dict[str, Any]]) -> tuple[Message, ...]:
+  return tuple(Message(m['role'], m['content'], _calls_from_json(m.get('calls') or '[]')) for m in records)
+
+
+def _tools_to_json(tools: Sequence[Tool]) -> str:
+  return json.dumps([_tool_to_json(tool) for tool in tools], ensure_ascii=False)
+
+
+def _tools_from_json(text: str) -> tuple[Tool, ...]:
+  return tuple(Tool(**tool) for tool in json.loads(text))
+
+
+def _tool_to_json(tool: Tool) -> dict[str, Any]:
+  return {
+    'name': tool.name,
+    'description': tool.description,
+    'parameters': dict(tool.parameters),
+    'returns': None if tool.returns is None else dict(tool.returns),
+    'writes': tool.writes,
+  }
+
+
+def _call_to_json(call: ToolCall) -> dict[str, Any]:
+  return {'name': call.name, 'arguments': dict(call.arguments)}
+
+
+def _call_from_json(record: dict[str, Any]) -> ToolCall:
+  if not isinstance(record['arguments'], dict):
+    raise TypeError(f'arguments of {record["name"]!r} are {record["arguments"]!r}; they must be an object')
+  return ToolCall(record['name'], record['arguments'])
+
+
+def _calls_to_json(calls: Sequence[ToolCall]) -> str:
+  return json.dumps([_call_to_json(call) for call in calls], ensure_ascii=False)
+
+
+def _calls_from_json(text: str) -> tuple[ToolCall, ...]:
+  return tuple(_call_from_json(record) for record in json.loads(text))

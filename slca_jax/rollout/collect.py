@@ -1,0 +1,165 @@
+"""Rollouts of a batch: every coroutine talks to the engine and, between two requests, awaits its environment.
+
+Token in, token out: the ids that the engine sampled are the ids that are trained on. They are decoded for reading and
+parsing, never encoded again. What the world writes is encoded once and appended.
+"""
+
+import asyncio
+import dataclasses
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+
+from slca_jax.chat.calls import parse
+from slca_jax.chat.template import Template
+from slca_jax.dialogue import Observation, Parsed, Scores, Status, Task, Trajectory, Turn
+from slca_jax.envs.environment import Environment
+from slca_jax.errors import EnvironmentFailure, SamplerError, TemplateError
+from slca_jax.rollout.sampler import Sample, Sampler
+from slca_jax.rollout.settings import Decoding, Limits
+
+Opener = Callable[[Task, int], Environment]
+Scorer = Callable[[Trajectory], Awaitable[Scores]]
+
+# Faults of a text that is an answer all the same: it mentions a tag, or its reasoning never ended.
+_NO_CALL_MEANT = frozenset({'no_json_after_tag', 'missing_open_tag', 'unterminated_reasoning'})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rollouts:
+  """What one rollout needs beside its task."""
+
+  sampler: Sampler
+  template: Template
+  open_environment: Opener
+  limits: Limits
+  decoding: Decoding
+
+
+def seed_of(*parts: object) -> int:
+  """A 31-bit seed from the parts alone: one stream per purpose, the same on every host and after a resume."""
+  digest = hashlib.sha256('/'.join(map(str, parts)).encode()).digest()
+  return int.from_bytes(digest[:4], 'big') >> 1
+
+
+async def collect(
+  tasks: Sequence[Task], world: Rollouts, score: Scorer, *, group_size: int, seed: str
+) -> tuple[list[Trajectory], list[Scores]]:
+  """Rollouts of every task, `group_size` each, scored while others still sample; in order of group, then index.
+
+  Our own bugs raise; a broken engine, environment or judge leaves a trajectory that says so.
+  """
+  gate = asyncio.Semaphore(world.sampler.concurrency)
+
+  async def one(group: int, index: int) -> tuple[Trajectory, Scores]:
+    async with gate:
+      trajectory = await run(tasks[group], group, index, world, seed=seed)
+    return trajectory, await score(trajectory)
+
+  async with asyncio.TaskGroup() as crew:
+    jobs = [crew.create_task(one(g, i)) for g in range(len(tasks)) for i in range(group_size)]
+  results = [job.result() for job in jobs]
+  return [trajectory for trajectory, _ in results], [scores for _, scores in results]
+
+
+async def run(task: Task, group: int, index: int, world: Rollouts, *, seed: str) -> Trajectory:
+  """One rollout from prompt to answer, limit or failure."""
+  session = f'{seed}/{task.id}/{group}/{index}'
+  turns: list[Turn] = []
+  prompt: tuple[int, ...] = ()
+  environment = None
+  try:
+    prompt = world.template.prompt(task.messages, task.tools)
+    if len(prompt) > world.limits.prompt_tokens:
+      error = f'the prompt has {len(prompt)} tokens, the limit is {world.limits.prompt_tokens}'
+      return Trajectory(task, group, index, prompt, (), Status.FAILED, error)
+    environment = world.open_environment(task, seed_of(session, 'environment'))
+    status = await _converse(prompt, turns, environment, world, session)
+    return Trajectory(task, group, index, prompt, tuple(turns), status)
+  except (SamplerError, EnvironmentFailure, TemplateError) as error:
+    reason = f'{type(error).__name__}: {error}'
+    return Trajectory(task, group, index, prompt, tuple(turns), Status.FAILED, reason)
+  finally:
+    await world.sampler.release(session)
+    if environment is not None:
+      environment.close()
+
+
+async def _converse(
+  prompt: tuple[int, ...], turns: list[Turn], environment: Environment, world: Rollouts, session: str
+) -> Status:
+  limits, template = world.limits, world.template
+  ids = list(prompt)
+  while True:
+    room = limits.response_tokens - (len(ids) - len(prompt))
+    if room < 1:
+      return Status.OUT_OF_TOKENS
+    sample = await _sample(ids, min(room, limits.turn_tokens), len(turns), world, session)
+    turn, status = _read(sample, template, world.decoding.reading)
+    turns.append(turn)
+    ids += sample.tokens
+    if status is not None:
+      return status
+    if len(turns) >= limits.turns:
+      return Status.OUT_OF_TURNS
+    seen = await _act(turn.parsed, environment, limits)
+    seen = [
+      dataclasses.replace(s, content=template.cut_observation(s.content, limits.observation_tokens)) for s in seen
+    ]
+    reply = template.reply(seen, sample.tokens)
+    fits = len(ids) - len(prompt) + len(reply) < limits.response_tokens
+    turns[-1] = dataclasses.replace(turn, observations=tuple(seen), reply=reply if fits else ())
+    if not fits:
+      return Status.OUT_OF_TOKENS
+    ids += reply
+
+
+async def _sample(ids: list[int], max_tokens: int, turn: int, world: Rollouts, session: str) -> Sample:
+  return await world.sampler.generate(
+    ids,
+    session=session,
+    max_tokens=max_tokens,
+    temperature=world.decoding.temperature,
+    top_p=world.decoding.top_p,
+    stop=world.template.stop_ids,
+    seed=seed_of(session, turn),
+  )
+
+
+def _read(sample: Sample, template: Template, reading: str) -> tuple[Turn, Status | None]:
+  """The turn, and how the rollout ends with it; None if it goes on. Nothing of a turn that was cut off is executed."""
+  whole = sample.finish == 'stop'
+  text = template.decode(sample.tokens)
+  parsed = parse(text, reading=reading, finished=whole)
+  turn = Turn(sample.tokens, sample.logprobs, text, parsed, versions=sample.versions)
+  if not whole:
+    return turn, Status.OUT_OF_TOKENS
+  return turn, None if parsed.calls or malformed(parsed) else Status.FINISHED
+
+
+def malformed(parsed: Parsed) -> tuple[str, ...]:
+  """The faults of blocks that were meant as calls: each is answered with an error, so that the policy can try again."""
+  return tuple(error for error in parsed.errors if error not in _NO_CALL_MEANT)
+
+
+async def _act(parsed: Parsed, environment: Environment, limits: Limits) -> list[Observation]:
+  calls = parsed.calls[: limits.calls]
+  seen = await _step(environment, calls, limits.step_seconds) if calls else []
+  for _ in parsed.calls[limits.calls :]:
+    seen.append(Observation(f'Not executed: a turn may hold at most {limits.calls} calls.', ok=False))
+  for error in malformed(parsed):
+    seen.append(Observation(f'Not executed: the call could not be read ({error}).', ok=False))
+  return seen
+
+
+async def _step(environment: Environment, calls: Sequence, seconds: float) -> list[Observation]:
+  try:
+    seen = list(await asyncio.wait_for(environment.step(calls), seconds))
+  except TimeoutError:
+    raise EnvironmentFailure(f'no answer to {len(calls)} calls within {seconds:g} s') from None
+  except EnvironmentFailure:
+    raise
+  except Exception as error:  # an environment is somebody's code: its end is the rollout's, not the run's
+    raise EnvironmentFailure(f'{type(error).__name__}: {error}') from error
+  if len(seen) != len(calls):
+    raise EnvironmentFailure(f'the environment answered {len(seen)} of {len(calls)} calls')
+  return seen

@@ -1,0 +1,64 @@
+"""What rollouts and the batches made of them can be told. Imports no JAX, so that a mistake is refused at once."""
+
+import dataclasses
+
+from slca_jax.config import require
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limits:
+  """Where a rollout is stopped. Tokens of a response include what the world wrote.
+
+  Attributes:
+    turns: assistant turns, the final answer included.
+    calls: parallel calls of one turn; those beyond are answered with an error and not executed.
+    prompt_tokens: longest prompt; a task with a longer one fails and is counted.
+    response_tokens: everything after the prompt.
+    turn_tokens: sampled tokens of one turn.
+    observation_tokens: longest observation; the middle of a longer one is cut out.
+    step_seconds: deadline of all calls of one turn; each call has its environment's own deadline below it.
+  """
+
+  turns: int = 10
+  calls: int = 20
+  prompt_tokens: int = 16384
+  response_tokens: int = 8192
+  turn_tokens: int = 4096
+  observation_tokens: int = 1024
+  step_seconds: float = 600.0
+
+  def __post_init__(self):
+    for name in self.__slots__:
+      require(getattr(self, name) > 0, f'{name} is {getattr(self, name)}; it must be positive')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decoding:
+  """How tokens are drawn. Temperature 0 is greedy."""
+
+  temperature: float = 1.0
+  top_p: float = 1.0
+  reading: str = 'strict'
+
+  def __post_init__(self):
+    require(self.temperature >= 0, f'temperature is {self.temperature}; 0 is greedy, 1 samples the policy')
+    require(0 < self.top_p <= 1, f'top_p is {self.top_p}; it lies in (0, 1]')
+    require(self.reading in ('strict', 'release'), f"reading is {self.reading!r}; rollouts read 'strict' or 'release'")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+  """Shapes of a batch.
+
+  Attributes:
+    lengths: row lengths in tokens to choose from, ascending; the last one must hold a prompt and its longest response.
+    micro_rows: rows computed at once; a multiple of the number of data shards.
+  """
+
+  lengths: tuple[int, ...] = (1024,)
+  micro_rows: int = 8
+
+  def __post_init__(self):
+    ascending = list(self.lengths) == sorted(set(self.lengths)) and bool(self.lengths) and self.lengths[0] > 0
+    require(ascending, f'lengths is {self.lengths}; give ascending row lengths in tokens')
+    require(self.micro_rows > 0, f'micro_rows is {self.micro_rows}; at least one row is computed at once')

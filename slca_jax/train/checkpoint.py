@@ -1,0 +1,89 @@
+"""Checkpoints of everything a run needs to go on as if it had never stopped.
+
+One Orbax step holds the device state (parameters, moments, update count) and a JSON record of the host's: which step
+comes next, from which order and seeds follow. A checkpoint appears whole or not at all: Orbax writes and renames.
+"""
+
+import json
+import pathlib
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from slca_jax.arrays import TrainState
+from slca_jax.errors import ConfigError
+from slca_jax.train.settings import Checkpointing
+
+
+class Checkpoints:
+  """The checkpoints of one run's folder."""
+
+  def __init__(self, folder: pathlib.Path, settings: Checkpointing):
+    best = ocp.checkpoint_managers.BestN(
+      get_metric_fn=lambda metrics: metrics['score'], n=1, keep_checkpoints_without_metrics=False
+    )
+    policy = ocp.checkpoint_managers.AnyPreservationPolicy([ocp.checkpoint_managers.LatestN(settings.keep), best])
+    options = ocp.CheckpointManagerOptions(preservation_policy=policy, enable_async_checkpointing=True)
+    self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
+    self._every = settings.every
+
+  @property
+  def latest(self) -> int | None:
+    """The newest complete step, None in an empty folder."""
+    return self._manager.latest_step()
+
+  def due(self, step: int, steps: int) -> bool:
+    """Whether a checkpoint is due after `step` of `steps` steps."""
+    return step % self._every == 0 or step == steps
+
+  def save(self, step: int, state: TrainState, record: dict[str, Any], *, score: float | None = None) -> None:
+    """Writes the state after `step` steps; the device buffers are copied before this returns, the rest is asynchronous."""
+    if step in self._manager.all_steps():
+      return
+    args = ocp.args.Composite(state=ocp.args.StandardSave(_plain(state)), record=ocp.args.JsonSave(record))
+    self._manager.save(step, args=args, metrics=None if score is None else {'score': float(score)})
+
+  def restore(self, template: TrainState, step: int | None = None) -> tuple[TrainState, dict[str, Any]]:
+    """The state and the record of a step (the newest if None), laid out like `template`.
+
+    Args:
+      template: a state, or shapes with shardings, of the same structure.
+
+    Raises:
+      ConfigError: the checkpoint is of another model or optimiser; names the first difference.
+    """
+    step = self.latest if step is None else step
+    abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, _plain(template))
+    args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), record=ocp.args.JsonRestore())
+    try:
+      found = self._manager.restore(step, args=args)
+    except ValueError as error:
+      raise ConfigError(
+        f'checkpoint {step} in {self._manager.directory} is not of this model and optimiser: {error}; '
+        'use another output folder or the settings it was made with'
+      ) from error
+    leaves = jax.tree.leaves(found['state'])
+    return jax.tree.unflatten(jax.tree.structure(template), leaves), found['record']
+
+  def wait(self) -> None:
+    """Blocks until every checkpoint that was begun is on disk."""
+    self._manager.wait_until_finished()
+
+  def close(self) -> None:
+    """Waits, then frees what the manager holds."""
+    self._manager.close()
+
+
+def _plain(state: Any) -> dict[str, Any]:
+  # Leaves by position and path: Orbax names files by the tree's keys, and optimiser states are tuples of tuples.
+  return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+
+
+def same_run(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+  """The settings in which two configurations differ, as `key: theirs -> ours`; both are nested dicts."""
+  flat = lambda tree: {
+    jax.tree_util.keystr(p): v for p, v in jax.tree_util.tree_leaves_with_path(json.loads(json.dumps(tree)))
+  }
+  a, b = flat(ours), flat(theirs)
+  return [f'{key}: {b.get(key)!r} -> {a.get(key)!r}' for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)]

@@ -1,0 +1,141 @@
+"""What a run says about itself: numbers of the rollouts, and the writers of metrics.jsonl, TensorBoard and the bar."""
+
+import collections
+import json
+import math
+import os
+import pathlib
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorboardX
+import tqdm
+
+from slca_jax.dialogue import Scores, Status, Trajectory
+
+Numbers = dict[str, float]
+
+
+def describe(trajectories: Sequence[Trajectory], scores: Sequence[Scores]) -> Numbers:
+  """Means and counts of a set of rollouts. What nobody has is left out; it is not zero."""
+  out: Numbers = {f'status/{s.value}': sum(t.status is s for t in trajectories) for s in Status}
+  alive = [(t, s) for t, s in zip(trajectories, scores, strict=True) if t.status is not Status.FAILED]
+  means = {
+    'reward/tool': (s.tool for _, s in alive),
+    'reward/summary': (s.summary for _, s in alive),
+    'reward/outcome': (s.outcome for _, s in alive),
+    'reward/guarded': (float(s.guarded) for _, s in alive),
+    'rollout/turns': (len(t.turns) for t, _ in alive),
+    'rollout/tool_turns': (len(t.tool_turns) for t, _ in alive),
+    'rollout/calls': (sum(len(turn.calls) for turn in t.turns) for t, _ in alive),
+    'rollout/prompt_tokens': (len(t.prompt) for t, _ in alive),
+    'rollout/sampled_tokens': (sum(len(turn.tokens) for turn in t.turns) for t, _ in alive),
+    'rollout/observation_tokens': (sum(len(turn.reply) for turn in t.turns) for t, _ in alive),
+    'rollout/refused_calls': (sum(not o.ok for o in t.observations) for t, _ in alive),
+    'rollout/no_call': (float(not t.tool_turns) for t, _ in alive),
+  }
+  for name, values in means.items():
+    put_mean(out, name, values)
+  parts = [_numbers(s.why) for _, s in alive]
+  for key in sorted({key for part in parts for key in part}):
+    put_mean(out, f'score/{key}', (part.get(key) for part in parts))
+  out['reward/absent'] = sum(s.tool is None or s.summary is None for _, s in alive)
+  faults = collections.Counter(error for t, _ in alive for turn in t.turns for error in turn.parsed.errors)
+  return out | {f'fault/{name}': float(count) for name, count in sorted(faults.items())}
+
+
+def _numbers(why: Mapping[str, Any]) -> dict[str, float | None]:
+  """The numbers among the reasons of a score: flags, and the parts of the process score."""
+  flat = {key: value for key, value in why.items() if isinstance(value, int | float)}
+  return flat | {key: value for key, value in why.get('process', {}).items() if isinstance(value, int | float)}
+
+
+def put_mean(out: Numbers, name: str, values: Iterable[float | None]) -> None:
+  """Sets `out[name]` to the mean of the numbers that are there; leaves it out if there are none."""
+  known = [float(value) for value in values if value is not None and not math.isnan(value)]
+  if known:
+    out[name] = statistics.fmean(known)
+
+
+class Writer:
+  """Appends metrics to `metrics.jsonl` and TensorBoard. A resumed run first drops what lies beyond its step."""
+
+  def __init__(self, folder: pathlib.Path, *, resume_at: int = 0):
+    folder.mkdir(parents=True, exist_ok=True)
+    self._path = folder / 'metrics.jsonl'
+    self._drop_from(resume_at)
+    self._file = open(self._path, 'a', encoding='utf-8')  # noqa: SIM115 (lives as long as the run)
+    self._board = tensorboardX.SummaryWriter(str(folder / 'tensorboard'), purge_step=resume_at or None)
+
+  def write(self, step: int, numbers: Mapping[str, float], **labels: str) -> None:
+    """One line: the step, the labels and the numbers; a number that is not finite is written as null."""
+    finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+    self._file.write(json.dumps({'step': step, **labels, **finite}) + '\n')
+    self._file.flush()
+    for name, value in numbers.items():
+      self._board.add_scalar('/'.join([*labels.values(), name]), value, step)
+
+  def close(self) -> None:
+    """Ends both files."""
+    self._file.close()
+    self._board.close()
+
+  def _drop_from(self, step: int) -> None:
+    if not self._path.exists():
+      return
+    kept = [line for line in self._path.read_text('utf-8').splitlines(True) if _step_of(line) < step]
+    part = self._path.with_suffix('.part')
+    part.write_text(''.join(kept), 'utf-8')
+    os.replace(part, self._path)
+
+
+def _step_of(line: str) -> float:
+  try:
+    return json.loads(line)['step']
+  except (ValueError, KeyError):
+    return math.inf  # a line that a kill cut short
+
+
+class Bar:
+  """A progress bar over steps with time left and a few of the numbers."""
+
+  def __init__(self, steps: int, *, done: int = 0, title: str = '', shown: Mapping[str, str] | None = None):
+    self._shown = dict(shown or {})
+    self._bar = tqdm.tqdm(total=steps, initial=done, desc=title, unit='step', dynamic_ncols=True, mininterval=1.0)
+
+  def advance(self, numbers: Mapping[str, float]) -> None:
+    """One step further."""
+    known = {label: f'{numbers[name]:.3g}' for label, name in self._shown.items() if name in numbers}
+    self._bar.set_postfix(known, refresh=False)
+    self._bar.update()
+
+  def close(self) -> None:
+    """Leaves the bar as it stands."""
+    self._bar.close()
+
+
+class Stopwatch:
+  """Seconds by phase since the last reading: `with watch('sample'): …`."""
+
+  def __init__(self):
+    self._seconds: collections.Counter[str] = collections.Counter()
+    self._stack: list[tuple[str, float]] = []
+
+  def __call__(self, phase: str) -> 'Stopwatch':
+    self._stack.append((phase, time.perf_counter()))
+    return self
+
+  def __enter__(self) -> None:
+    return None
+
+  def __exit__(self, *_: Any) -> None:
+    phase, start = self._stack.pop()
+    self._seconds[phase] += time.perf_counter() - start
+
+  def read(self) -> Numbers:
+    """Seconds per phase as `time/PHASE`; the clock starts anew."""
+    out = {f'time/{phase}': seconds for phase, seconds in self._seconds.items()}
+    self._seconds.clear()
+    return out

@@ -1,0 +1,77 @@
+"""The policy of a run: its graph and weights on the mesh, its template, and the state of a fresh optimiser."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from slca_jax.arrays import TrainState
+from slca_jax.chat.template import Template, load_template
+from slca_jax.config import require
+from slca_jax.nn import sharding, weights
+from slca_jax.nn.config import TransformerConfig
+from slca_jax.nn.transformer import Transformer
+from slca_jax.train.settings import MeshShape, Model
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loaded:
+  """A network, its weights on the mesh, and the ids it speaks."""
+
+  folder: pathlib.Path
+  config: TransformerConfig
+  mesh: jax.sharding.Mesh
+  graph: nnx.GraphDef
+  params: nnx.State
+  template: Template
+
+  @property
+  def rows(self) -> jax.sharding.NamedSharding:
+    """The sharding of [B, T] arrays."""
+    return jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(sharding.ROWS))
+
+
+def load(model: Model, shape: MeshShape) -> Loaded:
+  """The policy of a checkpoint, its weights sharded over the mesh.
+
+  Raises:
+    ConfigError: no path, or a mesh that does not fit the devices.
+    WeightsError, TemplateError: the folder does not hold what it should.
+  """
+  require(bool(model.path), 'model.path is empty; give a Hugging Face folder or hub name')
+  folder = resolve(model.path)
+  numerics = {name: getattr(model, name) for name in ('dtype', 'param_dtype', 'remat', 'attention')}
+  config = dataclasses.replace(weights.read_config(folder), **numerics)
+  mesh = sharding.make_mesh(data=shape.data, fsdp=shape.fsdp, tensor=shape.tensor)
+  template = load_template(folder, options=model.template)
+  params = weights.load_hf(folder, config, mesh)
+  graph = nnx.split(nnx.eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0))), nnx.Param)[0]
+  return Loaded(folder, config, mesh, graph, params, template)
+
+
+def resolve(path: str) -> pathlib.Path:
+  """The local folder of a checkpoint; a hub name is downloaded into the hub's cache."""
+  folder = pathlib.Path(path).expanduser()
+  if folder.is_dir():
+    return folder
+  looks_local = path.startswith(('/', '.', '~')) or path.count('/') != 1
+  require(not looks_local, f'model.path is {path!r}; there is no such folder')
+  from huggingface_hub import snapshot_download  # only a run that names a hub model needs the network
+
+  wanted = ['*.json', '*.safetensors', '*.jinja', '*.txt', '*.model']
+  return pathlib.Path(snapshot_download(path, allow_patterns=wanted))
+
+
+def init_state(
+  params: nnx.State, optimizer: optax.GradientTransformation, mesh: jax.sharding.Mesh
+) -> tuple[TrainState, Any]:
+  """(a fresh train state, its shardings): moments lie where their parameters lie."""
+  abstract = jax.eval_shape(lambda p: TrainState(jnp.zeros((), jnp.int32), p, optimizer.init(p)), params)
+  shardings = sharding.named_shardings(abstract, mesh)
+  opt_state = jax.jit(optimizer.init, out_shardings=shardings.opt_state)(params)
+  step = jax.device_put(jnp.zeros((), jnp.int32), shardings.step)
+  return TrainState(step, params, opt_state), shardings

@@ -1,0 +1,251 @@
+"""Reinforcement learning on tool-calling rollouts: collect, score, prepare, update, publish.
+
+SLCA-GRPO (arXiv:2609.29050), algorithm 1. Every random choice derives from (seed, step), and a step either happens as a
+whole or not at all, so a run that was killed goes on from its last checkpoint as if it had never stopped.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from slca_jax.config import as_dict
+from slca_jax.data.tasks import Order
+from slca_jax.dialogue import Scores, Task, Trajectory
+from slca_jax.nn import weights
+from slca_jax.ops.estimators import ESTIMATORS
+from slca_jax.rollout.batching import to_batch
+from slca_jax.rollout.collect import Rollouts, collect, seed_of
+from slca_jax.rollout.sampler import Sampler
+from slca_jax.train import metrics, optimizer, policy, worlds
+from slca_jax.train.checkpoint import Checkpoints
+from slca_jax.train.metrics import Numbers, describe
+from slca_jax.train.run import Stop, claimed, remember, write_json
+from slca_jax.train.settings import RLConfig
+from slca_jax.train.steps import Policy, make_prepare, make_update
+
+_SHOWN = {
+  'tool': 'reward/tool',
+  'summary': 'reward/summary',
+  'success': 'score/success',
+  'kl': 'kl',
+  'tok/s': 'tokens_per_second',
+}
+
+
+def train(config: RLConfig, *, stop: Stop | None = None) -> Numbers:
+  """Trains, or resumes, and exports the policy to `output/model`; returns the last numbers.
+
+  Raises:
+    ConfigError, DataError, WeightsError, TemplateError: before any rollout.
+  """
+  folder = pathlib.Path(config.output)
+  worlds.check_method(config.method)
+  with claimed(folder), (stop or Stop()).listening() as stop:
+    remember(folder, as_dict(config))
+    tasks, heldout = worlds.read(config.data)
+    loaded = policy.load(config.model, config.mesh)
+    with jax.set_mesh(loaded.mesh):
+      learner = Learner(config, folder, loaded, tasks, heldout)
+      try:
+        return asyncio.run(learner.learn(stop))
+      finally:
+        learner.close()
+
+
+class Learner:
+  """One run: its state, its jitted programs, its engine and its files."""
+
+  def __init__(
+    self,
+    config: RLConfig,
+    folder: pathlib.Path,
+    loaded: policy.Loaded,
+    tasks: Sequence[Task],
+    heldout: Sequence[Task],
+  ):
+    self.config, self.folder, self.loaded, self.heldout = config, folder, loaded, heldout
+    self.steps = config.steps or -(-config.epochs * len(tasks) // config.prompts)
+    self.order = Order(tasks, config.prompts, seed=config.seed)
+    network = Policy(
+      loaded.graph, loaded.config.vocab, config.rollout.decoding.temperature, config.objective.logprob_chunk
+    )
+    estimator = functools.partial(ESTIMATORS[config.method.estimator], **config.method.options)
+    rule = optimizer.make(config.optimizer, self.steps * config.updates_per_step)
+    self.state, shardings = policy.init_state(loaded.params, rule, loaded.mesh)
+    # The state's buffers are donated at every update: what must outlive the first one is a copy.
+    self.reference: nnx.State | None = jax.tree.map(jnp.copy, loaded.params) if config.objective.kl else None
+    micro_rows = config.batching.micro_rows
+    self.prepare = make_prepare(network, config.objective, estimator, micro_rows=micro_rows)
+    self.update = make_update(network, config.objective, rule, micro_rows=micro_rows, shardings=shardings)
+    self.checkpoints = Checkpoints(folder / 'checkpoints', config.checkpoint)
+    self.step = self._restore()
+    self.writer = metrics.Writer(folder, resume_at=self.step + 1)
+    self.watch = metrics.Stopwatch()
+    self.score, self.score_fairly = worlds.scorer(config), worlds.scorer(config, disturbed=False)
+    self.sampler: Sampler = worlds.sampler(config, loaded, self.state.params)
+    self.world = Rollouts(
+      self.sampler, loaded.template, worlds.opener(config.environment), config.rollout.limits, config.rollout.decoding
+    )
+
+  async def learn(self, stop: Stop) -> Numbers:
+    """Steps until the end or until `stop` is requested; saves either way."""
+    bar = metrics.Bar(self.steps, done=self.step, title=self.config.method.estimator, shown=_SHOWN)
+    numbers: Numbers = {}
+    await self.sampler.publish(self.state.params, self.step)
+    try:
+      while self.step < self.steps:
+        batch = await _unless(stop, self._collect(self.step))
+        if batch is None:
+          break
+        numbers = self._learn_from(*batch)
+        self.step += 1
+        await self._publish()
+        score = await self._evaluate_if_due(numbers)
+        self.writer.write(self.step, numbers | self.watch.read())
+        bar.advance(numbers)
+        if self.checkpoints.due(self.step, self.steps):
+          self._save(score)
+      self._finish(numbers)
+    finally:
+      bar.close()
+      await self.sampler.close()
+    return numbers
+
+  async def evaluate(self, tasks: Sequence[Task]) -> tuple[Numbers, list[Trajectory], list[Scores]]:
+    """Greedy rollouts, one per task: their numbers, trajectories and scores."""
+    greedy = dataclasses.replace(self.world.decoding, temperature=0.0, top_p=1.0)
+    world = dataclasses.replace(self.world, decoding=greedy)
+    score = functools.partial(self.score_fairly, seed=0)
+    trajectories, scores = await collect(tasks, world, score, group_size=1, seed=f'{self.config.seed}/heldout')
+    return describe(trajectories, scores), trajectories, scores
+
+  def close(self) -> None:
+    """Waits for checkpoints that are being written and closes the files."""
+    self.checkpoints.close()
+    self.writer.close()
+
+  async def _collect(self, step: int) -> tuple[list[Trajectory], list[Scores]]:
+    seed = f'{self.config.seed}/{step}'
+    score = functools.partial(self.score, seed=seed_of(seed, 'judge'))
+    with self.watch('collect'):
+      found = await collect(self.order(step), self.world, score, group_size=self.config.group_size, seed=seed)
+    if self.config.dump_every and step % self.config.dump_every == 0:
+      with self.watch('dump'):
+        dump(self.folder / 'rollouts' / f'step_{step + 1:06d}.jsonl', *found)
+    return found
+
+  def _learn_from(self, trajectories: list[Trajectory], scores: list[Scores]) -> Numbers:
+    """One pass over the step's mini-batches. All of them are prepared before any update: old means before the step."""
+    size = self.config.mini_batch * self.config.group_size
+    with self.watch('batch'):
+      batches = [
+        to_batch(
+          trajectories[start : start + size],
+          scores[start : start + size],
+          self.config.batching,
+          turns=self.config.rollout.limits.turns,
+          sharding=self.loaded.rows,
+        )
+        for start in range(0, len(trajectories), size)
+      ]
+    with self.watch('prepare'):
+      experiences = jax.block_until_ready([self.prepare(self.state.params, self.reference, b) for b in batches])
+    found = []
+    with self.watch('update'):
+      for experience in experiences:
+        self.state, numbers = self.update(self.state, experience)
+        found.append(numbers)
+      found = jax.device_get(found)
+    numbers = {name: sum(float(f[name]) for f in found) / len(found) for name in found[0]}
+    return numbers | describe(trajectories, scores)
+
+  async def _publish(self) -> None:
+    with self.watch('publish'):
+      await self.sampler.publish(self.state.params, self.step)
+
+  async def _evaluate_if_due(self, numbers: Numbers) -> float | None:
+    every = self.config.eval_every
+    if not self.heldout or not every or (self.step % every and self.step < self.steps):
+      return None
+    with self.watch('evaluate'):
+      found, _, _ = await self.evaluate(self.heldout)
+    self.writer.write(self.step, found, split='heldout')
+    numbers.update({f'heldout/{name}': value for name, value in found.items()})
+    return found.get('score/success')
+
+  def _restore(self) -> int:
+    if self.checkpoints.latest is None:
+      return 0
+    self.state, record = self.checkpoints.restore(self.state)
+    return record['step']
+
+  def _save(self, score: float | None = None) -> None:
+    self.checkpoints.save(self.step, self.state, {'step': self.step}, score=score)
+
+  def _finish(self, numbers: Numbers) -> None:
+    if self.step:
+      self._save()
+    self.checkpoints.wait()
+    if self.step >= self.steps:
+      weights.save_hf(self.state.params, self.loaded.config, self.folder / 'model', source=self.loaded.folder)
+      write_json(self.folder / 'result.json', {'steps': self.step, **numbers})
+
+
+async def _unless(stop: Stop, work: Any) -> Any:
+  """The result of `work`, or None if `stop` is requested first; the work is cancelled then, and can be done again."""
+  task = asyncio.ensure_future(work)
+  while not task.done():
+    await asyncio.wait({task}, timeout=0.2)
+    if stop.requested and not task.done():
+      task.cancel()
+      with contextlib.suppress(asyncio.CancelledError):
+        await task
+      return None
+  return None if stop.requested else task.result()
+
+
+def dump(path: pathlib.Path, trajectories: Sequence[Trajectory], scores: Sequence[Scores]) -> None:
+  """One JSON line per rollout with its turns, observations and scores; the file appears whole or not at all."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  part = path.with_suffix('.part')
+  with open(part, 'w', encoding='utf-8') as file:
+    for trajectory, score in zip(trajectories, scores, strict=True):
+      file.write(json.dumps(record(trajectory, score), ensure_ascii=False) + '\n')
+  part.replace(path)
+
+
+def record(trajectory: Trajectory, scores: Scores) -> dict[str, Any]:
+  """A rollout and its scores as JSON-ready values."""
+  turns = [
+    {
+      'text': turn.text,
+      'tokens': list(turn.tokens),
+      'logprobs': [round(logp, 6) for logp in turn.logprobs],
+      'calls': [{'name': call.name, 'arguments': call.arguments} for call in turn.calls],
+      'faults': list(turn.parsed.errors),
+      'observations': [{'content': seen.content, 'ok': seen.ok} for seen in turn.observations],
+      'reply': list(turn.reply),
+      'versions': list(turn.versions),
+    }
+    for turn in trajectory.turns
+  ]
+  return {
+    'task': trajectory.task.id,
+    'question': trajectory.task.question,
+    'group': trajectory.group,
+    'index': trajectory.index,
+    'status': trajectory.status.value,
+    'error': trajectory.error,
+    'prompt': list(trajectory.prompt),
+    'turns': turns,
+    'scores': dataclasses.asdict(scores),
+  }

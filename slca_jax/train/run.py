@@ -1,0 +1,76 @@
+"""What every run shares: its folder, its settings on disk, and how it is told to stop."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+from slca_jax.errors import ConfigError
+from slca_jax.train.checkpoint import same_run
+
+# Settings that may differ when a run is resumed: they change what is written, not what is computed.
+_FREE = ('output', 'steps', 'epochs', 'dump_every', 'eval_every', 'checkpoint')
+
+
+class Stop:
+  """Whether the run was asked to stop. SIGTERM asks; the loop saves at the next border of a step and ends."""
+
+  def __init__(self):
+    self.requested = False
+
+  @contextlib.contextmanager
+  def listening(self) -> Iterator['Stop']:
+    """Listens for SIGTERM inside the block."""
+    before = signal.signal(signal.SIGTERM, self._ask)
+    try:
+      yield self
+    finally:
+      signal.signal(signal.SIGTERM, before)
+
+  def _ask(self, *_: Any) -> None:
+    self.requested = True
+
+
+@contextlib.contextmanager
+def claimed(folder: pathlib.Path) -> Iterator[None]:
+  """Holds the folder for this process: two runs that write one folder would destroy each other.
+
+  Raises:
+    ConfigError: another process holds it.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  with open(folder / '.lock', 'w', encoding='utf-8') as lock:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+      raise ConfigError(f'another run is writing to {folder}; wait for it or choose another output') from None
+    yield
+
+
+def remember(folder: pathlib.Path, settings: dict[str, Any]) -> None:
+  """Writes the settings to `config.json`, or checks them against those the folder's run was started with.
+
+  Raises:
+    ConfigError: a setting that matters differs; names all of them.
+  """
+  path = folder / 'config.json'
+  if path.exists():
+    before = json.loads(path.read_text('utf-8'))
+    drop = lambda tree: {key: value for key, value in tree.items() if key not in _FREE}
+    changed = same_run(drop(settings), drop(before))
+    if changed:
+      raise ConfigError(
+        f'{folder} holds a run with other settings ({"; ".join(changed[:5])}); choose another output or remove it'
+      )
+  write_json(path, settings)
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+  """Writes JSON; the file appears whole or not at all."""
+  part = path.with_suffix('.part')
+  part.write_text(json.dumps(value, indent=2, ensure_ascii=False) + '\n', 'utf-8')
+  os.replace(part, path)

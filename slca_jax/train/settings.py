@@ -1,0 +1,291 @@
+"""The settings of training runs, and the combinations that cannot work. No JAX here: a mistake is refused at once."""
+
+import dataclasses
+from typing import Any, Literal
+
+from slca_jax.config import require
+from slca_jax.nn.config import Backend, Dtype, Remat
+from slca_jax.rewards.protocols import Scoring
+from slca_jax.rollout.settings import Decoding, Layout, Limits, LocalEngine
+
+Unfinished = Literal['summary', 'tool', 'drop']
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Model:
+  """Where the weights come from and how they are computed with.
+
+  Attributes:
+    path: a Hugging Face folder, or a hub name, which is downloaded.
+    dtype: of activations.
+    param_dtype: of the trained weights and their moments.
+    remat: what the backward pass recomputes.
+    attention: the attention backend, 'auto' chooses by platform and length.
+    template: options for the chat template, such as enable_thinking.
+  """
+
+  path: str = ''
+  dtype: Dtype = 'bfloat16'
+  param_dtype: Dtype = 'float32'
+  remat: Remat = 'full'
+  attention: Backend = 'auto'
+  template: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MeshShape:
+  """Devices along each axis of the mesh; one of them may be -1, for all that are left."""
+
+  data: int = 1
+  fsdp: int = -1
+  tensor: int = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Objective:
+  """The loss of an update. Defaults: SLCA-GRPO (arXiv:2609.29050), eq. 5 and table 6.
+
+  Attributes:
+    clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high].
+    dual_clip: bound of the loss of negative advantages, in units of |A|; 0 turns it off.
+    kl: weight of the k3 estimate of the divergence from the reference; 0 needs no reference.
+    importance_cap: cap of the truncated importance weights from sampler to trainer; 0 turns the correction off.
+    unfinished: which segment the last run of a rollout that was cut off belongs to, or 'drop'.
+    logprob_chunk: tokens of a row whose logits are alive at once.
+  """
+
+  clip_low: float = 0.2
+  clip_high: float = 0.2
+  dual_clip: float = 3.0
+  kl: float = 0.001
+  importance_cap: float = 0.0
+  unfinished: Unfinished = 'summary'
+  logprob_chunk: int = 256
+
+  def __post_init__(self):
+    require(0 < self.clip_low <= 1, f'clip_low is {self.clip_low}; it lies in (0, 1]')
+    require(self.clip_high > 0, f'clip_high is {self.clip_high}; it must be positive')
+    require(self.dual_clip == 0 or self.dual_clip > 1, f'dual_clip is {self.dual_clip}; 0 is off, else it exceeds 1')
+    require(self.kl >= 0, f'kl is {self.kl}; it is a weight and at least 0')
+    require(self.importance_cap >= 0, f'importance_cap is {self.importance_cap}; 0 is off, 2 is usual')
+    require(self.logprob_chunk > 0, f'logprob_chunk is {self.logprob_chunk}; it must be positive')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Optimizer:
+  """AdamW. Defaults are the RL settings of SLCA-GRPO (arXiv:2609.29050), table 6.
+
+  Attributes:
+    learning_rate: peak rate.
+    schedule: what follows the warm-up; cosine and linear end at `final_fraction` of the peak.
+    warmup: share of all steps in which the rate rises from 0.
+    clip_norm: the global gradient norm is clipped to this.
+    weight_decay: decoupled, on matrices only: norms and biases are not decayed.
+  """
+
+  learning_rate: float = 1e-6
+  schedule: Literal['constant', 'cosine', 'linear'] = 'constant'
+  warmup: float = 0.0
+  final_fraction: float = 0.0
+  b1: float = 0.9
+  b2: float = 0.999
+  eps: float = 1e-8
+  weight_decay: float = 0.01
+  clip_norm: float = 1.0
+
+  def __post_init__(self):
+    require(self.learning_rate > 0, f'learning_rate is {self.learning_rate}; it must be positive')
+    require(0 <= self.warmup < 1, f'warmup is {self.warmup}; it is a share of all steps in [0, 1)')
+    require(0 <= self.final_fraction <= 1, f'final_fraction is {self.final_fraction}; it lies in [0, 1]')
+    require(self.clip_norm > 0, f'clip_norm is {self.clip_norm}; it must be positive')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checkpointing:
+  """How often, and how many are kept: the last `keep` and, where a run is evaluated, the best one."""
+
+  every: int = 10
+  keep: int = 2
+
+  def __post_init__(self):
+    require(self.every > 0, f'every is {self.every}; it counts steps and must be positive')
+    require(self.keep > 0, f'keep is {self.keep}; at least the last checkpoint is kept')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TaskFiles:
+  """JSONL files of tasks, see `data/tasks.py`; `heldout` may be empty, `heldout_limit` 0 takes all of it."""
+
+  train: str = ''
+  heldout: str = ''
+  heldout_limit: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EnvironmentSettings:
+  """How tools answer. A task with a blueprint opens that executable world, any other its recorded observations.
+
+  Attributes:
+    checks: refuse calls that do not fit the tools' schemas before anything answers them (SGLS, stage 1).
+    call_seconds: deadline of one call.
+    max_characters: longest answer of a tool; the middle of a longer one is cut out.
+  """
+
+  checks: bool = True
+  call_seconds: float = 60.0
+  max_characters: int = 100_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JudgeSettings:
+  """The rule judge, which needs no endpoint, and how to disturb it for experiments.
+
+  Attributes:
+    noise: standard deviation of zero-mean noise on its score, before the score becomes one of five words.
+    bias: taken off for every tool turn short of `bias_turns`: a judge that likes visible work.
+  """
+
+  noise: float = 0.0
+  bias: float = 0.0
+  bias_turns: int = 3
+
+  def __post_init__(self):
+    require(self.noise >= 0, f'noise is {self.noise}; it is a standard deviation')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Method:
+  """An advantage estimator by its name in `ops/estimators.py`, its options, and the rewards it is fed with.
+
+  `protocol` names what fills the reward channels (`rewards/protocols.py`); '' takes the estimator's own.
+  """
+
+  estimator: str = 'slca'
+  options: dict[str, Any] = dataclasses.field(default_factory=dict)
+  protocol: str = ''
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RolloutSettings:
+  """Which engine samples, how, and where a rollout is stopped.
+
+  Attributes:
+    engine: 'local' is the embedded JAX engine, which `local` sets up.
+  """
+
+  engine: Literal['local'] = 'local'
+  limits: Limits = dataclasses.field(default_factory=Limits)
+  decoding: Decoding = dataclasses.field(default_factory=Decoding)
+  local: LocalEngine = dataclasses.field(default_factory=LocalEngine)
+
+  def __post_init__(self):
+    limits, context = self.limits, self.local.context
+    longest = limits.prompt_tokens + limits.response_tokens
+    require(
+      context >= longest,
+      f'local.context is {context}; limits.prompt_tokens {limits.prompt_tokens} + response_tokens '
+      f'{limits.response_tokens} need {longest} positions',
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RLConfig:
+  """A reinforcement-learning run. Defaults: SLCA-GRPO (arXiv:2609.29050), table 6.
+
+  Attributes:
+    output: folder of checkpoints, metrics, rollouts and, at the end, the model as a Hugging Face folder.
+    steps: rollout batches; 0 makes `epochs` passes over the tasks.
+    prompts: tasks per step.
+    mini_batch: tasks per update; prompts / mini_batch updates are made of each step's rollouts.
+    group_size: rollouts per task, G.
+    eval_every: steps between greedy evaluations on the held-out tasks; 0 never evaluates.
+    dump_every: steps between dumps of all rollouts as JSONL; 0 never dumps.
+  """
+
+  output: str = 'runs/rl'
+  seed: int = 0
+  steps: int = 0
+  epochs: int = 1
+  prompts: int = 128
+  mini_batch: int = 32
+  group_size: int = 16
+  eval_every: int = 0
+  dump_every: int = 1
+  method: Method = dataclasses.field(default_factory=Method)
+  model: Model = dataclasses.field(default_factory=Model)
+  mesh: MeshShape = dataclasses.field(default_factory=MeshShape)
+  data: TaskFiles = dataclasses.field(default_factory=TaskFiles)
+  environment: EnvironmentSettings = dataclasses.field(default_factory=EnvironmentSettings)
+  rollout: RolloutSettings = dataclasses.field(default_factory=RolloutSettings)
+  scoring: Scoring = dataclasses.field(default_factory=Scoring)
+  judge: JudgeSettings = dataclasses.field(default_factory=JudgeSettings)
+  objective: Objective = dataclasses.field(default_factory=Objective)
+  optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
+  batching: Layout = dataclasses.field(default_factory=lambda: Layout(lengths=(8192, 16384, 24576)))
+  checkpoint: Checkpointing = dataclasses.field(default_factory=Checkpointing)
+
+  def __post_init__(self):
+    require(self.group_size >= 2, f'group_size is {self.group_size}; advantages need at least 2 rollouts per prompt')
+    require(
+      self.prompts > 0 and self.mini_batch > 0,
+      f'prompts {self.prompts} and mini_batch {self.mini_batch} must be positive',
+    )
+    require(
+      self.prompts % self.mini_batch == 0,
+      f'prompts {self.prompts} cannot be split into mini-batches of {self.mini_batch}; '
+      f'use a divisor of {self.prompts} for mini_batch',
+    )
+    require(self.steps > 0 or self.epochs > 0, 'steps and epochs are both 0; one of them must say how long to train')
+    require(self.rollout.decoding.temperature > 0, 'rollout.decoding.temperature is 0; greedy rollouts are all alike')
+    limits, row = self.rollout.limits, self.batching.lengths[-1]
+    longest = limits.prompt_tokens + limits.response_tokens
+    require(
+      row >= longest,
+      f'batching.lengths ends at {row}; rollout.limits.prompt_tokens {limits.prompt_tokens} + response_tokens '
+      f'{limits.response_tokens} need rows of {longest} tokens',
+    )
+
+  @property
+  def updates_per_step(self) -> int:
+    """Optimiser updates made of one step's rollouts."""
+    return self.prompts // self.mini_batch
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Demonstrations:
+  """JSONL files of dialogues, see `data/tasks.py`; `heldout` may be empty."""
+
+  train: str = ''
+  heldout: str = ''
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SFTConfig:
+  """A supervised run. Defaults: SLCA-GRPO (arXiv:2609.29050), table 6.
+
+  Attributes:
+    output: folder of checkpoints, metrics and, at the end, the model as a Hugging Face folder.
+    steps: updates; 0 makes `epochs` passes over the data.
+    batch: dialogues per update.
+    eval_every: steps between measurements of the held-out loss; 0 measures at the end only.
+  """
+
+  output: str = 'runs/sft'
+  seed: int = 0
+  steps: int = 0
+  epochs: int = 2
+  batch: int = 32
+  eval_every: int = 0
+  logprob_chunk: int = 256
+  model: Model = dataclasses.field(default_factory=Model)
+  mesh: MeshShape = dataclasses.field(default_factory=MeshShape)
+  data: Demonstrations = dataclasses.field(default_factory=Demonstrations)
+  batching: Layout = dataclasses.field(default_factory=lambda: Layout(lengths=(2048, 4096, 8192, 16384)))
+  optimizer: Optimizer = dataclasses.field(
+    default_factory=lambda: Optimizer(learning_rate=5e-6, schedule='cosine', warmup=0.1)
+  )
+  checkpoint: Checkpointing = dataclasses.field(default_factory=lambda: Checkpointing(every=100))
+
+  def __post_init__(self):
+    require(self.batch > 0, f'batch is {self.batch}; it counts dialogues per update')
+    require(self.steps > 0 or self.epochs > 0, 'steps and epochs are both 0; one of them must say how long to train')

@@ -1,0 +1,163 @@
+"""Supervised fine-tuning on demonstrations, with the same rows, mask rule and template as rollouts."""
+
+import concurrent.futures
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from slca_jax.arrays import TokenBatch, TrainState
+from slca_jax.chat.template import Template
+from slca_jax.config import as_dict, require
+from slca_jax.data.tasks import Order, read_dialogues
+from slca_jax.dialogue import Dialogue
+from slca_jax.errors import ConfigError, Diverged
+from slca_jax.nn import weights
+from slca_jax.rollout.batching import Response, to_supervised
+from slca_jax.rollout.settings import Layout
+from slca_jax.train import metrics, optimizer, policy
+from slca_jax.train.checkpoint import Checkpoints
+from slca_jax.train.run import Stop, claimed, remember, write_json
+from slca_jax.train.settings import SFTConfig
+from slca_jax.train.steps import Policy, make_fit, make_measure
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Example:
+  """A demonstration's ids: the prompt, and what follows with the marks of what is learned."""
+
+  prompt: np.ndarray
+  response: Response
+
+
+Gate = Callable[[int, TrainState], bool]  # (steps done, state) -> good enough to stop here
+
+
+def train(config: SFTConfig, *, gate: Gate | None = None, stop: Stop | None = None) -> dict[str, float]:
+  """Trains, or resumes, and exports the model to `output/model`; returns the last numbers.
+
+  Args:
+    gate: asked at every evaluation; the run ends early once it says so.
+
+  Raises:
+    ConfigError, DataError, WeightsError, TemplateError: before any training.
+    Diverged: the loss is no number.
+  """
+  folder = pathlib.Path(config.output)
+  with claimed(folder), (stop or Stop()).listening() as stop:
+    remember(folder, as_dict(config))
+    loaded = policy.load(config.model, config.mesh)
+    with jax.set_mesh(loaded.mesh):
+      return _train(config, folder, loaded, gate, stop)
+
+
+def encode(dialogue: Dialogue, template: Template) -> Example:
+  """The ids of a demonstration; its masks are those of a rollout that said the same."""
+  prompt, *rest = template.dialogue(dialogue.messages, dialogue.tools, context=dialogue.context)
+  tokens = np.array([token for piece in rest for token in piece.tokens], np.int32)
+  sampled = np.repeat([piece.learnable for piece in rest], [len(piece.tokens) for piece in rest])
+  return Example(np.array(prompt.tokens, np.int32), Response(0, tokens, sampled, np.zeros(len(tokens), np.float32)))
+
+
+class Encoder:
+  """Batches of demonstrations, encoded one step ahead of the device. Dialogues longer than a row are left out."""
+
+  def __init__(self, dialogues: Sequence[Dialogue], loaded: policy.Loaded, config: SFTConfig):
+    self._order = Order(dialogues, config.batch, seed=config.seed)
+    self._loaded, self._layout = loaded, config.batching
+    self._worker = concurrent.futures.ThreadPoolExecutor(1)
+    self._ahead: dict[int, concurrent.futures.Future[tuple[TokenBatch, int]]] = {}
+
+  def __call__(self, step: int) -> tuple[TokenBatch, int]:
+    """(the batch of a step, how many of its dialogues were too long)."""
+    ready = self._ahead.pop(step, None) or self._worker.submit(self._make, step)
+    self._ahead = {step + 1: self._worker.submit(self._make, step + 1)}
+    return ready.result()
+
+  def close(self) -> None:
+    """Ends the worker."""
+    self._worker.shutdown(cancel_futures=True)
+
+  def _make(self, step: int) -> tuple[TokenBatch, int]:
+    return make_batch(self._order(step), self._loaded, self._layout)
+
+
+def make_batch(dialogues: Sequence[Dialogue], loaded: policy.Loaded, layout: Layout) -> tuple[TokenBatch, int]:
+  """(the packed batch of some dialogues, how many did not fit a row)."""
+  examples = [encode(dialogue, loaded.template) for dialogue in dialogues]
+  fitting = [e for e in examples if len(e.prompt) + len(e.response.tokens) <= layout.lengths[-1]]
+  responses = [dataclasses.replace(e.response, rollout=r) for r, e in enumerate(fitting)]
+  batch = to_supervised(responses, [e.prompt for e in fitting], layout, sharding=loaded.rows)
+  return batch, len(examples) - len(fitting)
+
+
+def _train(
+  config: SFTConfig, folder: pathlib.Path, loaded: policy.Loaded, gate: Gate | None, stop: Stop
+) -> dict[str, float]:
+  dialogues, heldout = _read(config)
+  steps = config.steps or math.ceil(config.epochs * len(dialogues) / config.batch)
+  network = Policy(loaded.graph, loaded.config.vocab, 1.0, config.logprob_chunk)
+  rule = optimizer.make(config.optimizer, steps)
+  state, shardings = policy.init_state(loaded.params, rule, loaded.mesh)
+  fit = make_fit(network, rule, micro_rows=config.batching.micro_rows, shardings=shardings)
+  measure = make_measure(network, micro_rows=config.batching.micro_rows)
+  checkpoints = Checkpoints(folder / 'checkpoints', config.checkpoint)
+  start = 0
+  if checkpoints.latest is not None:
+    state, record = checkpoints.restore(state)
+    start = record['step']
+  writer = metrics.Writer(folder, resume_at=start)
+  bar = metrics.Bar(steps, done=start, title='sft', shown={'loss': 'loss', 'held-out': 'heldout_loss'})
+  batches = Encoder(dialogues, loaded, config)
+  numbers: dict[str, float] = {}
+  done = start
+  try:
+    for done in range(start + 1, steps + 1):
+      batch, too_long = batches(done - 1)
+      state, device_numbers = fit(state, batch)
+      numbers = {name: float(value) for name, value in jax.device_get(device_numbers).items()}
+      numbers['too_long'] = too_long
+      if not math.isfinite(numbers['loss']):
+        raise Diverged(f'the loss of step {done} is {numbers["loss"]}; lower optimizer.learning_rate')
+      measured = done == steps or bool(config.eval_every and done % config.eval_every == 0)
+      if measured and heldout:
+        numbers['heldout_loss'] = _loss(measure, state, heldout, loaded, config)
+      writer.write(done, numbers)
+      bar.advance(numbers)
+      passed = measured and gate is not None and gate(done, state)
+      if checkpoints.due(done, steps) or stop.requested or passed:
+        score = -numbers['heldout_loss'] if 'heldout_loss' in numbers else None
+        checkpoints.save(done, state, {'step': done}, score=score)
+      if stop.requested or passed:
+        break
+  finally:
+    for part in (batches, writer, bar, checkpoints):
+      part.close()
+  if not stop.requested:
+    weights.save_hf(state.params, loaded.config, folder / 'model', source=loaded.folder)
+    write_json(folder / 'result.json', {'steps': done, **numbers})
+  return numbers
+
+
+def _read(config: SFTConfig) -> tuple[list[Dialogue], list[Dialogue]]:
+  require(bool(config.data.train), 'data.train is empty; give a JSONL file of dialogues')
+  for path in filter(None, (config.data.train, config.data.heldout)):
+    if not pathlib.Path(path).is_file():
+      raise ConfigError(f'data names {path!r}; there is no such file')
+  heldout = read_dialogues(config.data.heldout) if config.data.heldout else []
+  return read_dialogues(config.data.train), heldout
+
+
+def _loss(
+  measure: Callable, state: TrainState, heldout: Sequence[Dialogue], loaded: policy.Loaded, config: SFTConfig
+) -> float:
+  """Mean cross entropy per learned token of the held-out dialogues."""
+  total = count = 0.0
+  for start in range(0, len(heldout), config.batch):
+    batch, _ = make_batch(heldout[start : start + config.batch], loaded, config.batching)
+    loss, tokens = measure(state.params, batch)
+    total, count = total + float(loss), count + float(tokens)
+  return total / count

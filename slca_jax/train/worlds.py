@@ -1,0 +1,105 @@
+"""From settings to the parts of a rollout: tasks, environments, judge and scorer, engine."""
+
+import difflib
+import functools
+import inspect
+import pathlib
+from collections.abc import Awaitable, Callable
+
+from flax import nnx
+
+from slca_jax.config import require
+from slca_jax.data.tasks import read_tasks
+from slca_jax.dialogue import Scores, Task, Trajectory
+from slca_jax.envs.environment import Environment, Opener
+from slca_jax.envs.executable import World, executable_opener
+from slca_jax.envs.guard import CallLimits
+from slca_jax.envs.recorded import recorded_opener
+from slca_jax.errors import ConfigError, EnvironmentFailure
+from slca_jax.ops.estimators import ESTIMATORS
+from slca_jax.quickstart import world as market
+from slca_jax.rewards.judge import BiasedJudge, Judge, NoisyJudge, RuleJudge
+from slca_jax.rewards.protocols import check_protocol, score
+from slca_jax.rollout.local import LocalSampler
+from slca_jax.rollout.sampler import Sampler
+from slca_jax.train.policy import Loaded
+from slca_jax.train.settings import EnvironmentSettings, JudgeSettings, Method, RLConfig, TaskFiles
+
+WORLDS: dict[str, World] = {'market': market.WORLD}  # by a task's blueprint
+
+SeededScorer = Callable[..., Awaitable[Scores]]  # (trajectory, *, seed)
+
+
+def read(data: TaskFiles) -> tuple[list[Task], list[Task]]:
+  """(training tasks, held-out tasks).
+
+  Raises:
+    ConfigError: a file is missing, or a task is in both.
+    DataError: a line is no task.
+  """
+  require(bool(data.train), 'data.train is empty; give a JSONL file of tasks')
+  for path in filter(None, (data.train, data.heldout)):
+    require(pathlib.Path(path).is_file(), f'data names {path!r}; there is no such file')
+  tasks = read_tasks(data.train)
+  heldout = read_tasks(data.heldout) if data.heldout else []
+  shared = {task.id for task in tasks} & {task.id for task in heldout}
+  require(
+    not shared, f'{len(shared)} tasks stand in {data.train} and in {data.heldout}, {min(shared, default="")!r} first'
+  )
+  return tasks, heldout[: data.heldout_limit or None]
+
+
+def check_method(method: Method) -> None:
+  """Raises ConfigError for an unknown estimator or option; names the nearest known one."""
+  if method.estimator not in ESTIMATORS:
+    raise ConfigError(f'method.estimator is {method.estimator!r}; {_nearest(method.estimator, list(ESTIMATORS))}')
+  parameters = inspect.signature(ESTIMATORS[method.estimator]).parameters.values()
+  known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+  for option in method.options:
+    require(option in known, f'method.options: {method.estimator} has no {option!r}; {_nearest(option, known)}')
+
+
+def opener(settings: EnvironmentSettings) -> Opener:
+  """Opens a task's executable world if it names one, its recorded observations behind the checks otherwise."""
+  limits = CallLimits(deadline=settings.call_seconds, max_characters=settings.max_characters)
+  worlds = {name: executable_opener(world, limits=limits) for name, world in WORLDS.items()}
+  recorded = recorded_opener(checks=settings.checks, limits=limits)
+
+  def open_task(task: Task, seed: int) -> Environment:
+    if task.blueprint is None:
+      return recorded(task, seed)
+    if task.blueprint not in worlds:
+      raise EnvironmentFailure(f'task {task.id} lives in {task.blueprint!r}; known worlds: {", ".join(worlds)}')
+    return worlds[task.blueprint](task, seed)
+
+  return open_task
+
+
+def judge(settings: JudgeSettings) -> Judge:
+  """The rule judge, biased and made noisy as the settings say."""
+  rated: Judge = RuleJudge()
+  if settings.bias:
+    rated = BiasedJudge(rated, settings.bias, settings.bias_turns)
+  return NoisyJudge(rated, settings.noise) if settings.noise else rated
+
+
+def scorer(config: RLConfig, *, disturbed: bool = True) -> SeededScorer:
+  """Scores a trajectory under the run's protocol; undisturbed, the judge has neither noise nor bias, for evaluation."""
+  protocol = config.method.protocol or config.method.estimator
+  check_protocol(protocol, config.scoring, has_referee=False)
+  rated = judge(config.judge if disturbed else JudgeSettings())
+  return functools.partial(_score, judge=rated, protocol=protocol, config=config)
+
+
+async def _score(trajectory: Trajectory, *, seed: int, judge: Judge, protocol: str, config: RLConfig) -> Scores:
+  return await score(trajectory, judge, protocol=protocol, options=config.scoring, seed=seed)
+
+
+def sampler(config: RLConfig, loaded: Loaded, params: nnx.State) -> Sampler:
+  """The engine the settings name, with the policy's first weights."""
+  return LocalSampler(loaded.graph, params, loaded.config, config.rollout.local)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+  near = difflib.get_close_matches(name, known, 1, 0.5)
+  return f'did you mean {near[0]!r}?' if near else f'known: {", ".join(known)}'

@@ -1,0 +1,82 @@
+"""Tasks on disk and the order of training."""
+
+import collections
+
+import pytest
+
+from slca_jax.data import tasks as files
+from slca_jax.data.tasks import Order
+from slca_jax.dialogue import Dialogue, Message, Task, Tool, ToolCall
+from slca_jax.errors import DataError
+
+TOOL = Tool(
+  'find', 'Finds.', {'type': 'object', 'properties': {'q': {'type': ['string', 'null']}}}, {'type': 'object'}, True
+)
+TASK = Task(
+  id='a',
+  tools=(TOOL,),
+  messages=(
+    Message('user', 'line\u2028separator'),
+    Message('assistant', '', (ToolCall('find', {'q': None}),)),
+    Message('tool', '{}'),
+  ),
+  gold=((ToolCall('find', {'q': 'x'}), ToolCall('find', {})), (ToolCall('find', {'q': 1.5}),)),
+  answer='x',
+  facts=('x is 1',),
+  blueprint='market',
+  meta={'database': {'x': [1, None]}},
+)
+
+
+def test_tasks_and_demonstrations_come_back_equal(tmp_path):
+  assert files.write_tasks([TASK], tmp_path / 't.jsonl') == 1
+  assert files.read_tasks(tmp_path / 't.jsonl') == [TASK]
+  shown = Dialogue('d', (TOOL,), (*TASK.messages, Message('assistant', 'done')), context=1)
+  files.write_dialogues([shown], tmp_path / 'd.jsonl')
+  assert files.read_dialogues(tmp_path / 'd.jsonl') == [shown]
+
+
+@pytest.mark.parametrize(
+  ('line', 'says'),
+  [
+    ('{"id": "b", "too', 't.jsonl:2: JSONDecodeError'),
+    ('{"id": "b", "tools": "[]", "messages": [], "gold": "[]"}', 'last message must be the user'),
+    ('{"id": "b", "messages": [{"role": "user", "content": "q"}], "gold": "[]"}', "t.jsonl:2: KeyError: 'tools'"),
+    (
+      '{"id": "b", "tools": "[]", "messages": [{"role": "user", "content": "q"}], "gold": "[[{\\"name\\": \\"f\\", \\"arguments\\": \\"{}\\"}]]"}',
+      'must be an object',
+    ),
+  ],
+)
+def test_bad_line_is_named(tmp_path, line, says):
+  files.write_tasks([TASK], tmp_path / 't.jsonl')
+  with open(tmp_path / 't.jsonl', 'a', encoding='utf-8') as file:
+    file.write(line + '\n')
+  with pytest.raises(DataError) as caught:
+    files.read_tasks(tmp_path / 't.jsonl')
+  assert says in str(caught.value)
+
+
+def test_id_that_occurs_twice_is_refused(tmp_path):
+  files.write_tasks([TASK, TASK], tmp_path / 't.jsonl')
+  with pytest.raises(DataError, match=r"t.jsonl:2: id 'a' already stands on line 1"):
+    files.read_tasks(tmp_path / 't.jsonl')
+
+
+def test_every_epoch_meets_every_item_once_and_batches_cross_the_border():
+  order = Order(list(range(10)), 4, seed=3)
+  met = [item for step in range(5) for item in order(step)]  # 20 items: two epochs
+  assert sorted(met[:10]) == sorted(met[10:]) == list(range(10)) and met[:10] != met[10:]
+
+
+def test_order_of_a_step_does_not_depend_on_the_steps_before():
+  fresh, used = Order('abcdefg', 3, seed=0), Order('abcdefg', 3, seed=0)
+  met = [used(step) for step in range(12)]
+  assert [fresh(step) for step in reversed(range(12))] == met[::-1]
+  assert Order('abcdefg', 3, seed=1)(0) != met[0]
+  assert max(collections.Counter(x for batch in met for x in batch).values()) - 36 // 7 <= 1
+
+
+def test_no_tasks_is_an_error():
+  with pytest.raises(DataError, match='no tasks'):
+    Order([], 2, seed=0)

@@ -1,0 +1,78 @@
+"""Scripted stand-ins: an engine that says what it is told, environments that misbehave."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from slca_jax.dialogue import Observation, Tool, ToolCall
+from slca_jax.errors import EnvironmentFailure, SamplerError
+from slca_jax.rollout.sampler import Sample
+
+Script = Callable[[str, Sequence[int]], Sequence[int] | Sample]  # (session, ids so far) -> what to say
+
+
+class ScriptedSampler:
+  """Answers every request from a script; remembers what it was asked."""
+
+  def __init__(self, script: Script, *, concurrency: int = 8):
+    self.concurrency = concurrency
+    self.requests: list[dict[str, Any]] = []
+    self.released: list[str] = []
+    self.live = self.most_live = 0
+    self._script = script
+
+  async def generate(self, tokens: Sequence[int], *, session: str, **options: Any) -> Sample:
+    """What the script says, cut at max_tokens."""
+    self.requests.append({'tokens': list(tokens), 'session': session, **options})
+    self.live += 1
+    self.most_live = max(self.most_live, self.live)
+    await asyncio.sleep(0)
+    self.live -= 1
+    said = self._script(session, tokens)
+    if isinstance(said, Sample):
+      return said
+    most = options['max_tokens']
+    ids = tuple(said)[:most]
+    finish = 'stop' if len(said) <= most else 'length'
+    return Sample(ids, tuple(-0.5 for _ in ids), finish, ((0, len(ids)),))
+
+  async def release(self, session: str) -> None:
+    """Remembers the session."""
+    self.released.append(session)
+
+  async def publish(self, params: Any, version: int) -> None:
+    """Takes the weights, which a script does not have."""
+
+  async def close(self) -> None:
+    """Nothing to end."""
+
+
+def broken_engine(session: str, tokens: Sequence[int]) -> Sequence[int]:
+  """A script that fails."""
+  raise SamplerError('the engine is gone')
+
+
+class ScriptedEnvironment:
+  """Answers each call by a function of it; `fate` may raise, hang or answer too little first."""
+
+  def __init__(self, answer: Callable[[ToolCall], str], *, fate: str = '', tools: tuple[Tool, ...] = ()):
+    self.tools = tools
+    self.closed = 0
+    self.steps: list[Sequence[ToolCall]] = []
+    self._answer, self._fate = answer, fate
+
+  async def step(self, calls: Sequence[ToolCall]) -> list[Observation]:
+    """One observation per call, unless its fate is otherwise."""
+    self.steps.append(calls)
+    if self._fate == 'raise':
+      raise ZeroDivisionError('division by zero')
+    if self._fate == 'die':
+      raise EnvironmentFailure('the database is gone')
+    if self._fate == 'hang':
+      await asyncio.Event().wait()
+    answers = [Observation(self._answer(call)) for call in calls]
+    return answers[1:] if self._fate == 'forget' else answers
+
+  def close(self) -> None:
+    """Counts."""
+    self.closed += 1

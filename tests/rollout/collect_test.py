@@ -1,0 +1,197 @@
+"""The rollout loop: what is executed, what is appended, and how rollouts end."""
+
+import asyncio
+import dataclasses
+import json
+
+import pytest
+from fakes import ScriptedEnvironment, ScriptedSampler, broken_engine
+
+from slca_jax.chat.template import Template
+from slca_jax.dialogue import Message, Scores, Status, Task, Tool, ToolCall
+from slca_jax.quickstart.tokenizer import train_tokenizer
+from slca_jax.rollout.collect import Rollouts, collect, run, seed_of
+from slca_jax.rollout.sampler import Sample
+from slca_jax.rollout.settings import Decoding, Limits
+
+TOOL = Tool('get_price', 'Price.', {'type': 'object', 'properties': {'ticker': {'type': 'string'}}})
+TASK = Task('task', (TOOL,), (Message('user', 'What is BAKO and CIRU?'),))
+TEMPLATE = Template(train_tokenizer(['What is BAKO and CIRU? get_price ticker assistant user system tools'] * 4))
+END = '<|im_end|>'
+
+
+def block(ticker):
+  return '<tool_call>\n' + json.dumps({'name': 'get_price', 'arguments': {'ticker': ticker}}) + '\n</tool_call>'
+
+
+def says(*turns):
+  """A script that says the turns one after another, whatever was observed."""
+  counts = {}
+
+  def script(session, tokens):
+    counts[session] = counts.get(session, -1) + 1
+    return TEMPLATE.encode(turns[min(counts[session], len(turns) - 1)])
+
+  return script
+
+
+def roll(script, *, environment=None, limits=None, task=TASK, decoding=None):
+  """(trajectory, sampler, environment) of one rollout."""
+  sampler = ScriptedSampler(script)
+  environment = environment or ScriptedEnvironment(lambda call: f'{call.arguments["ticker"]} 42')
+  world = Rollouts(sampler, TEMPLATE, lambda task, seed: environment, limits or Limits(), decoding or Decoding())
+  return asyncio.run(run(task, 3, 5, world, seed='0/1')), sampler, environment
+
+
+def test_parallel_calls_become_one_step_and_one_user_turn():
+  trajectory, sampler, environment = roll(says(f'{block("BAKO")}\n{block("CIRU")}{END}', f'BAKO is 42.{END}'))
+  assert trajectory.status is Status.FINISHED and trajectory.answer == 'BAKO is 42.'
+  assert [[c.arguments['ticker'] for c in step] for step in environment.steps] == [['BAKO', 'CIRU']]
+  reply = TEMPLATE.decode(trajectory.turns[0].reply, stops=True)
+  assert reply == (
+    '\n<|im_start|>user\n<tool_response>\nBAKO 42\n</tool_response>\n<tool_response>\nCIRU 42\n</tool_response>'
+    '<|im_end|>\n<|im_start|>assistant\n'
+  )
+  assert sampler.requests[1]['tokens'] == [*trajectory.prompt, *trajectory.turns[0].tokens, *trajectory.turns[0].reply]
+  assert environment.closed == 1 and sampler.released == ['0/1/task/3/5']
+
+
+def test_sampled_ids_are_kept_even_if_they_would_not_encode_to_themselves():
+  letters = [TEMPLATE.encode(letter)[0] for letter in 'What']
+  assert tuple(letters) != TEMPLATE.encode('What')  # the tokenizer would merge them
+  end = TEMPLATE.stop_ids[0]
+  trajectory, *_ = roll(lambda session, tokens: [*letters, end])
+  assert trajectory.turns[0].tokens == (*letters, end) and trajectory.answer == 'What'
+
+
+def test_turn_cut_off_in_a_call_executes_nothing():
+  text = f'{block("BAKO")}\n<tool_call>\n{{"name": "get_pri'
+  size = len(TEMPLATE.encode(text))
+  trajectory, _, environment = roll(says(text + ' and more'), limits=Limits(turn_tokens=size))
+  assert trajectory.status is Status.OUT_OF_TOKENS and environment.steps == [] and trajectory.answer is None
+  assert trajectory.turns[0].parsed.errors == ('truncated',) and len(trajectory.turns[0].tokens) == size
+
+
+def test_aborted_request_keeps_what_was_sampled_as_cut_off():
+  ids = TEMPLATE.encode(block('BAKO'))
+  trajectory, _, environment = roll(lambda s, t: Sample(ids, (-1.0,) * len(ids), 'abort', ((2, len(ids)),)))
+  assert trajectory.status is Status.OUT_OF_TOKENS and trajectory.turns[0].tokens == ids and environment.steps == []
+
+
+def test_calls_drafted_in_thoughts_are_not_executed():
+  trajectory, _, environment = roll(says(f'<think>\n{block("BAKO")}\n</think>\nNo need.{END}'))
+  assert trajectory.status is Status.FINISHED and environment.steps == []
+
+
+def test_malformed_call_is_answered_with_an_error_and_the_policy_goes_on():
+  trajectory, _, environment = roll(says(f'<tool_call>\n{{"name": \n</tool_call>{END}', f'Sorry.{END}'))
+  assert trajectory.status is Status.FINISHED and environment.steps == []
+  (seen,) = trajectory.turns[0].observations
+  assert not seen.ok and 'invalid_json' in seen.content
+
+
+def test_tag_in_prose_is_an_answer():
+  trajectory, *_ = roll(says(f'The <tool_call> tag wraps JSON.{END}'))
+  assert trajectory.status is Status.FINISHED and len(trajectory.turns) == 1
+
+
+def test_calls_beyond_the_limit_are_refused_in_order():
+  trajectory, _, environment = roll(
+    says('\n'.join(block(t) for t in 'ABC') + END, f'Done.{END}'), limits=Limits(calls=2)
+  )
+  assert [c.arguments['ticker'] for c in environment.steps[0]] == ['A', 'B']
+  assert [seen.ok for seen in trajectory.turns[0].observations] == [True, True, False]
+
+
+def test_rollout_stops_at_its_limit_of_turns_without_executing_the_last():
+  trajectory, _, environment = roll(says(block('BAKO') + END), limits=Limits(turns=3))
+  assert trajectory.status is Status.OUT_OF_TURNS and len(trajectory.turns) == 3 and len(environment.steps) == 2
+  assert trajectory.turns[-1].reply == () and trajectory.turns[-1].observations == ()
+
+
+def test_observation_that_fills_the_response_ends_it_and_is_not_in_the_row():
+  trajectory, *_ = roll(says(block('BAKO') + END), limits=Limits(response_tokens=60, observation_tokens=50))
+  assert trajectory.status is Status.OUT_OF_TOKENS
+  assert trajectory.turns[-1].observations and trajectory.turns[-1].reply == ()
+  assert sum(len(t.tokens) + len(t.reply) for t in trajectory.turns) <= 60
+
+
+def test_huge_observation_is_cut_to_its_limit():
+  environment = ScriptedEnvironment(lambda call: 'x7' * 5_000_000)
+  trajectory, *_ = roll(says(block('BAKO') + END, END), environment=environment, limits=Limits(observation_tokens=64))
+  assert len(TEMPLATE.encode(trajectory.turns[0].observations[0].content)) <= 64
+
+
+@pytest.mark.parametrize(
+  ('fate', 'error'),
+  [
+    ('raise', 'ZeroDivisionError'),
+    ('die', 'the database is gone'),
+    ('forget', 'answered 1 of 2 calls'),
+    ('hang', 'no answer to 2 calls within 0.05 s'),
+  ],
+)
+def test_broken_environment_fails_its_rollout_and_is_closed(fate, error):
+  environment = ScriptedEnvironment(lambda call: '', fate=fate)
+  script = says(f'{block("BAKO")}\n{block("CIRU")}{END}')
+  trajectory, sampler, _ = roll(script, environment=environment, limits=Limits(step_seconds=0.05))
+  assert trajectory.status is Status.FAILED and error in trajectory.error
+  assert len(trajectory.turns) == 1 and environment.closed == 1 and len(sampler.released) == 1
+
+
+def test_broken_engine_fails_the_rollout():
+  trajectory, sampler, environment = roll(broken_engine)
+  assert trajectory.status is Status.FAILED and 'the engine is gone' in trajectory.error
+  assert environment.closed == 1 and len(sampler.released) == 1
+
+
+def test_prompt_beyond_its_limit_fails_before_anything_is_opened():
+  trajectory, sampler, environment = roll(says(END), limits=Limits(prompt_tokens=4))
+  assert trajectory.status is Status.FAILED and 'the limit is 4' in trajectory.error
+  assert not sampler.requests and environment.closed == 0
+
+
+def test_id_without_a_text_is_data():
+  beyond = TEMPLATE.vocab_size + 5
+  trajectory, *_ = roll(lambda session, tokens: [beyond, TEMPLATE.stop_ids[0]])
+  assert trajectory.status is Status.FINISHED and trajectory.answer == '\ufffd'
+  assert trajectory.turns[0].tokens[0] == beyond
+
+
+def test_batch_is_in_order_bounded_and_seeded_by_place():
+  sampler = ScriptedSampler(says(END), concurrency=3)
+  world = Rollouts(sampler, TEMPLATE, lambda t, s: ScriptedEnvironment(lambda c: ''), Limits(), Decoding())
+
+  async def score(trajectory):
+    return Scores(tool=float(trajectory.group), summary=float(trajectory.index))
+
+  tasks = [dataclasses.replace(TASK, id=name) for name in ('a', 'b', 'a')]
+  trajectories, scores = asyncio.run(collect(tasks, world, score, group_size=4, seed='7/0'))
+  assert [(t.group, t.index) for t in trajectories] == [(g, i) for g in range(3) for i in range(4)]
+  assert [s.tool for s in scores] == [t.group for t in trajectories]
+  assert sampler.most_live <= 3
+  assert len({request['seed'] for request in sampler.requests}) == 12
+
+
+def test_own_bug_in_scoring_ends_the_batch_loudly():
+  world = Rollouts(
+    ScriptedSampler(says(END)), TEMPLATE, lambda t, s: ScriptedEnvironment(lambda c: ''), Limits(), Decoding()
+  )
+
+  async def score(trajectory):
+    raise KeyError('a typo')
+
+  with pytest.raises(ExceptionGroup) as caught:
+    asyncio.run(collect([TASK], world, score, group_size=2, seed='0'))
+  assert caught.group_contains(KeyError, match='a typo')
+
+
+def test_seeds_depend_on_every_part_and_fit_31_bits():
+  seeds = {seed_of('0', step, index) for step in range(20) for index in range(20)}
+  assert len(seeds) == 400 and max(seeds) < 2**31
+  assert seed_of('a', 1) == seed_of('a', 1)
+
+
+def test_call_arguments_reach_the_environment_as_they_were_written():
+  _, _, environment = roll(says(block('BAKO') + END, END))
+  assert environment.steps == [(ToolCall('get_price', {'ticker': 'BAKO'}),)]
