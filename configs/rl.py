@@ -10,7 +10,8 @@ TPU slice or GPUs; published gains of slca over grpo on Qwen2.5-7B: +2.5 points 
 
 from typing import Any
 
-from configs.common import rl_defaults
+from slca_jax.config import defaults
+from slca_jax.train.settings import RLConfig
 
 # name: (estimator, its options, the protocol that fills its rewards)
 METHODS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -27,7 +28,7 @@ def get_config(method: str = 'slca'):
   """The settings of a method; everything but the method is the same for all."""
   if method not in METHODS:
     raise ValueError(f'{method!r} is no method; configs/rl.py:METHOD takes one of {", ".join(METHODS)}')
-  config = rl_defaults()
+  config = defaults(RLConfig)
   config.output = f'runs/{method}'
   config.method.estimator, options, config.method.protocol = METHODS[method]
   config.method.options.update(options)

@@ -6,12 +6,13 @@ python launch/train_sft.py --config=configs/sft.py --config.model.path=Qwen/Qwen
 Needs a TPU slice or GPUs; the published run saw 42,423 dialogues twice. Not measured here at that size.
 """
 
-from configs.common import sft_defaults
+from slca_jax.config import defaults
+from slca_jax.train.settings import SFTConfig
 
 
 def get_config():
   """Table 6: batch 32, 2 epochs, AdamW 5e-6 with cosine decay after 10% warm-up, 16k context, bfloat16."""
-  config = sft_defaults()
+  config = defaults(SFTConfig)
   config.output = 'runs/sft'
   config.batch = 32
   config.epochs = 2

@@ -1,31 +1,37 @@
-"""Trains a tool-calling policy with reinforcement learning, or resumes.
+"""Trains a tool-calling policy with reinforcement learning. The same command again resumes.
 
 python launch/train_rl.py --config=configs/rl.py:slca --config.model.path=MODEL --config.data.train=TASKS.jsonl
 """
 
+import json
 import sys
 
 from absl import app, flags
 from ml_collections import config_flags
 
-from slca_jax import config as settings
+from slca_jax.config import build
+from slca_jax.errors import Refused
+from slca_jax.train.settings import RLConfig
 
 _CONFIG = config_flags.DEFINE_config_file('config', 'configs/rl.py:slca', 'Settings of the run.', lock_config=True)
 _DISTRIBUTED = flags.DEFINE_bool('distributed', False, 'Join the other hosts of a pod or cluster first.')
 
 
 def main(arguments: list[str]) -> None:
-  """Checks the settings before anything heavy is imported, then trains."""
+  """Checks the settings before anything heavy is imported, then trains and prints the last numbers as JSON."""
   if len(arguments) > 1:
     raise app.UsageError(f'unknown arguments {arguments[1:]}; settings are given as --config.KEY=VALUE')
-  import jax
+  try:
+    config = build(RLConfig, _CONFIG.value)
+    import jax
 
-  if _DISTRIBUTED.value:
-    jax.distributed.initialize()
-  from slca_jax.train import rl
-  from slca_jax.train.settings import RLConfig
+    if _DISTRIBUTED.value:
+      jax.distributed.initialize()
+    from slca_jax.train import rl
 
-  print(rl.train(settings.build(RLConfig, _CONFIG.value)), file=sys.stderr)
+    print(json.dumps(rl.train(config), indent=2))
+  except Refused as error:
+    sys.exit(f'{type(error).__name__}: {error}')
 
 
 if __name__ == '__main__':

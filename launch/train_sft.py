@@ -1,31 +1,37 @@
-"""Trains a tool-calling policy with supervised learning on demonstrations, or resumes.
+"""Trains a tool-calling policy with supervised learning on demonstrations. The same command again resumes.
 
 python launch/train_sft.py --config=configs/sft.py --config.model.path=MODEL --config.data.train=DIALOGUES.jsonl
 """
 
+import json
 import sys
 
 from absl import app, flags
 from ml_collections import config_flags
 
-from slca_jax import config as settings
+from slca_jax.config import build
+from slca_jax.errors import Refused
+from slca_jax.train.settings import SFTConfig
 
 _CONFIG = config_flags.DEFINE_config_file('config', 'configs/sft.py', 'Settings of the run.', lock_config=True)
 _DISTRIBUTED = flags.DEFINE_bool('distributed', False, 'Join the other hosts of a pod or cluster first.')
 
 
 def main(arguments: list[str]) -> None:
-  """Checks the settings before anything heavy is imported, then trains."""
+  """Checks the settings before anything heavy is imported, then trains and prints the last numbers as JSON."""
   if len(arguments) > 1:
     raise app.UsageError(f'unknown arguments {arguments[1:]}; settings are given as --config.KEY=VALUE')
-  import jax
+  try:
+    config = build(SFTConfig, _CONFIG.value)
+    import jax
 
-  if _DISTRIBUTED.value:
-    jax.distributed.initialize()
-  from slca_jax.train import sft
-  from slca_jax.train.settings import SFTConfig
+    if _DISTRIBUTED.value:
+      jax.distributed.initialize()
+    from slca_jax.train import sft
 
-  print(sft.train(settings.build(SFTConfig, _CONFIG.value)), file=sys.stderr)
+    print(json.dumps(sft.train(config), indent=2))
+  except Refused as error:
+    sys.exit(f'{type(error).__name__}: {error}')
 
 
 if __name__ == '__main__':

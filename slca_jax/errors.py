@@ -1,23 +1,27 @@
 """One exception per boundary that can fail. Each message names the value that was refused and what would do."""
 
 
-class ConfigError(ValueError):
+class Refused(ValueError):
+  """Input that cannot be used. The message is for whoever gave it: what it was, and what would do."""
+
+
+class ConfigError(Refused):
   """A configuration that cannot run: unknown key, wrong type, impossible combination."""
 
 
-class DataError(ValueError):
+class DataError(Refused):
   """A record or file that cannot be read as what it claims to be."""
 
 
-class SchemaError(ValueError):
+class SchemaError(Refused):
   """A tool schema that cannot be compiled."""
 
 
-class TemplateError(ValueError):
+class TemplateError(Refused):
   """A tokenizer whose chat template cannot render what a rollout needs."""
 
 
-class WeightsError(ValueError):
+class WeightsError(Refused):
   """A checkpoint whose tensors do not fit the model."""
 
 
