@@ -16,8 +16,6 @@ from slca_jax.rewards.matching import covers
 
 WORDS = ('very poor', 'poor', 'acceptable', 'good', 'excellent')
 
-_VERDICT = re.compile(r'<response_quality>.*?<rating>(.*?)</rating>.*?</response_quality>', re.DOTALL)
-_REASON = re.compile(r'<reasoning>(.*?)</reasoning>', re.DOTALL)
 _REASONING = re.compile(r'<(think|thinking)>.*?(</\1>|\Z)', re.DOTALL)
 _OPENED_BEFORE = re.compile(r'\A.*</(think|thinking)>', re.DOTALL)  # some templates open the reasoning in the prompt
 _SPECIAL = re.compile(r'<\|[^|<>]*\|>|</?s>')
@@ -62,14 +60,16 @@ def read_verdict(text: str) -> Verdict:
 
   SLCA-GRPO (arXiv:2609.29050), app. A.5.
   """
-  found = _VERDICT.search(text)
-  if not found:
+  # By partition and no regex: a reply that repeats tags would make lazy patterns backtrack for hours.
+  before, _, rest = text.partition('<response_quality>')[2].partition('<rating>')
+  rating, closed, rest = rest.partition('</rating>')
+  if not closed or '</response_quality>' not in rest:
     raise JudgeFailure(f'no rating in the reply {text[:200]!r}')
-  word = ' '.join(found[1].split()).casefold()
+  word = ' '.join(rating.split()).casefold()
   if word not in WORDS:
-    raise JudgeFailure(f'the rating is {found[1][:80]!r}; it must be one of {", ".join(WORDS)}')
-  reason = _REASON.search(found[0])
-  return Verdict(WORDS.index(word) / 4, word, reason[1].strip() if reason else '')
+    raise JudgeFailure(f'the rating is {rating[:80]!r}; it must be one of {", ".join(WORDS)}')
+  reason = before.partition('<reasoning>')[2].partition('</reasoning>')[0]
+  return Verdict(WORDS.index(word) / 4, word, reason.strip())
 
 
 class RuleJudge:

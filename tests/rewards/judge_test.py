@@ -72,6 +72,7 @@ def test_each_word_has_its_score(word, score):
     '<response_quality><rating>good</rating>',
     '<response_quality><rating>good</response_quality>',
     '<response_quality><rating></rating></response_quality>',
+    '<response_quality><rating>good</rating>' * 20_000,
   ],
 )
 def test_anything_but_one_of_the_words_in_its_tags_is_a_failure(text):
