@@ -1,8 +1,11 @@
 """Laws of loose equality and of matching predicted calls with gold calls."""
 
+import json
 import math
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from slca_jax.chat.loose import loosely_equal
 from slca_jax.dialogue import ToolCall
@@ -124,3 +127,21 @@ def test_covering_finds_the_assignment_that_greed_would_miss():
   assert all_covered([call(a=1, b=2), call(a=1)], [call(a=1), call(a=1, b=2)])
   assert not all_covered([call(a=1, b=2)], [call(a=1), call(a=1, b=2)])
   assert all_covered([], [])
+
+
+JSON = st.recursive(
+  st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+  lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+  max_leaves=8,
+)
+
+
+@hypothesis.given(JSON, JSON)
+def test_equality_is_reflexive_symmetric_and_never_raises(a, b):
+  assert loosely_equal(a, a) and loosely_equal(b, b)
+  assert loosely_equal(a, b) == loosely_equal(b, a)
+
+
+@hypothesis.given(st.integers() | st.floats(allow_nan=False, allow_infinity=False))
+def test_a_number_equals_what_json_prints_of_it(number):
+  assert loosely_equal(number, json.dumps(number))
