@@ -1,0 +1,89 @@
+"""The two verbs every estimator is made of: normalise rewards inside their group, and route them to tokens."""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+# A group whose rewards differ by less than this share of their size holds one reward and float32's rounding of it.
+_ROUNDING = 1e-6
+
+
+def group_relative(
+  reward_R: jax.Array,
+  group_R: jax.Array,
+  present_R: jax.Array | None = None,
+  *,
+  ddof: int = 1,
+  eps: float = 1e-6,
+) -> jax.Array:
+  """Each reward relative to the present rollouts of its group, as a float32 z-score; never NaN, never infinite.
+
+  Â_i = (r_i − mean_I) / (std_I + ε) with I the present rollouts of i's group; 0 where i is absent, where |I| < 2 and
+  where all rewards of I are equal.
+
+  Args:
+    reward_R: one reward per rollout; a NaN (or infinite) one is absent.
+    group_R: index of the rollout's group in [0, R), -1 for padding.
+    present_R: bool, the rollout takes part; all do where it is None.
+    ddof: std divides by |I| − ddof: 1 is the sample deviation, 0 the population's.
+    eps: ε, in units of the reward.
+
+  SLCA-GRPO (arXiv:2609.29050), eqs. 17-20.
+  """
+  chex.assert_rank([reward_R, group_R], 1)
+  chex.assert_equal_shape([reward_R, group_R])
+  chex.assert_type([reward_R, group_R], [float, int])
+  here_R = presence(reward_R, group_R, present_R)
+  reward_R = jnp.where(here_R, reward_R, 0).astype(jnp.float32)
+  count_R = group_sum(here_R.astype(jnp.float32), group_R)
+  high_R = _group_max(jnp.where(here_R, reward_R, -jnp.inf), group_R)
+  low_R = -_group_max(jnp.where(here_R, -reward_R, -jnp.inf), group_R)
+  spread_R = high_R - low_R
+  rounding_R = _ROUNDING * jnp.maximum(jnp.abs(high_R), jnp.abs(low_R))
+  alive_R = here_R & (count_R >= 2) & (spread_R > rounding_R)
+  # Rewards in units of their spread: squares neither overflow nor vanish, and the second pass starts near the mean.
+  spread_R = jnp.where(alive_R, spread_R, 1)
+  unit_R = jnp.where(alive_R, (reward_R - high_R) / spread_R, 0)
+  off_R = jnp.where(alive_R, unit_R - group_sum(unit_R, group_R) / jnp.maximum(count_R, 1), 0)
+  std_R = jnp.sqrt(group_sum(off_R**2, group_R) / jnp.maximum(count_R - ddof, 1))
+  return jnp.where(alive_R, off_R / (jnp.where(alive_R, std_R, 1) + eps / spread_R), 0)
+
+
+def route(advantage_RC: jax.Array, rollout_BT: jax.Array, index_BT: jax.Array) -> jax.Array:
+  """Per token, the entry of its rollout's row that `index_BT` names; float32, 0 where an index is outside the table.
+
+  Â[t] = advantage[rollout(t), index(t)]
+
+  Args:
+    advantage_RC: what each rollout has to give, by segment or by turn.
+    rollout_BT: index of the rollout, -1 on prompts and padding.
+    index_BT: which column a token takes, -1 for none.
+  """
+  chex.assert_rank([advantage_RC, rollout_BT, index_BT], 2)
+  chex.assert_equal_shape([rollout_BT, index_BT])
+  rollouts, columns = advantage_RC.shape
+  # One zero past the end is where every token outside the table looks, so that one gather is all that is left.
+  table = jnp.append(advantage_RC.astype(jnp.float32).reshape(-1), 0)
+  index_BT = index_BT.astype(jnp.int32)
+  inside_BT = (rollout_BT >= 0) & (rollout_BT < rollouts) & (index_BT >= 0) & (index_BT < columns)
+  entry_BT = jnp.where(inside_BT, rollout_BT * columns + index_BT, rollouts * columns)
+  return table.at[entry_BT].get(mode='promise_in_bounds')
+
+
+def presence(reward_R: jax.Array, group_R: jax.Array, present_R: jax.Array | None = None) -> jax.Array:
+  """Whether a rollout takes part in its group's statistics: it belongs to a group, has a reward and is present."""
+  here_R = jnp.isfinite(reward_R) & (group_R >= 0)
+  return here_R if present_R is None else here_R & present_R
+
+
+def group_sum(x_R: jax.Array, group_R: jax.Array) -> jax.Array:
+  """For each rollout, the sum over all rollouts of its group (padding forms a group of its own)."""
+  slots = group_R.shape[0] + 1
+  group_R = jnp.where(group_R < 0, slots - 1, group_R)
+  return jax.ops.segment_sum(x_R, group_R, slots)[group_R]
+
+
+def _group_max(x_R, group_R):
+  slots = group_R.shape[0] + 1
+  group_R = jnp.where(group_R < 0, slots - 1, group_R)
+  return jax.ops.segment_max(x_R, group_R, slots)[group_R]
