@@ -188,11 +188,15 @@ async def by_plan(seen: Seen, referee: Referee) -> Channels:
   return Channels(plan, total(seen.process.total, seen), rated if options.completeness == 'judge' else None)
 
 
+# Every estimator finds its rewards under its own name; 'execution' feeds slca or grpo.
 PROTOCOLS: dict[str, Protocol] = {
   'slca': by_process,
   'grpo': by_process,
   'tara': by_process,
   'slca_tara': by_process,
+  'support': by_process,
+  'guard_only': by_process,
+  'tool_only': by_process,
   'execution': by_execution,
   'summary_only': by_summary,
   'toolpo': by_action,

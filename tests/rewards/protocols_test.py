@@ -47,7 +47,7 @@ def scored(trajectory, judge, **how) -> Scores:
   return asyncio.run(score(trajectory, judge, **how))
 
 
-@pytest.mark.parametrize('protocol', ['slca', 'grpo', 'tara', 'slca_tara'])
+@pytest.mark.parametrize('protocol', ['slca', 'grpo', 'tara', 'slca_tara', 'support', 'guard_only', 'tool_only'])
 def test_process_protocols_share_all_their_channels(protocol):
   seen = scored(SERIAL, Says(0.75), protocol=protocol)
   assert seen.tool == pytest.approx(0.7)
