@@ -3,8 +3,8 @@
 `dense` holds the scores of a whole row. `blocks` walks over blocks of keys with a running softmax, skips block pairs in
 which nobody can see anybody, and recomputes the scores in its backward pass, so its memory is linear in T.
 
-Axes beside the package's legend: G query heads per key-value head, I and J blocks of queries and of keys, U tokens of a
-block, M = U·G query rows of a block.
+Axes beside the package's legend: G query heads per key-value head, I and J blocks of queries and of keys, U and W their
+tokens, M = U·G query rows of a block, C = K·H.
 """
 
 import functools
@@ -21,8 +21,9 @@ from slca_jax.nn.config import Backend
 # A masked score lies far below the running maximum's start, so it vanishes even in a block that has shown nothing yet.
 _MASKED, _LOWEST = -1e30, -1e20
 _FAR = jnp.iinfo(jnp.int32).max
-_BLOCK = 64
+_BLOCK = 128
 _DENSE_UP_TO = {'cpu': 192, 'gpu': 512, 'tpu': 512}
+_dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 class Ids(NamedTuple):
@@ -60,118 +61,165 @@ def attend(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, ids_BT: Ids,
     backend = 'dense' if q_BTNH.shape[1] <= _DENSE_UP_TO.get(jax.default_backend(), 512) else 'blocks'
   if backend == 'dense':
     mask_BTT = sees(Ids(*(x[:, :, None] for x in ids_BT)), Ids(*(x[:, None, :] for x in ids_BT)))
-    return masked_attention(q_BTNH, k_BTKH, v_BTKH, mask_BTT)
-  return _spread(_blocks)(q_BTNH, k_BTKH, v_BTKH, ids_BT)
+    return _dense(q_BTNH, k_BTKH, v_BTKH, mask_BTT)
+  return _on_each_device(_blocks)(q_BTNH, k_BTKH, v_BTKH, ids_BT, ids_BT)
 
 
-def masked_attention(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, mask_BTS: jax.Array) -> jax.Array:
-  """out_BTNH = softmax(q·k / √H) v over the keys where `mask_BTS` holds, 0 for a query without any."""
+def attend_cache(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, position_BT: jax.Array) -> jax.Array:
+  """out_BTNH of queries at `position_BT` over the cache entries up to that position; 0 at a position of −1."""
+  chex.assert_rank([q_BTNH, k_BSKH, v_BSKH], 4)
+  chex.assert_equal_shape([k_BSKH, v_BSKH])
+  k_BSKH, v_BSKH = k_BSKH.astype(q_BTNH.dtype), v_BSKH.astype(q_BTNH.dtype)
+  B, S = k_BSKH.shape[:2]
+  if q_BTNH.shape[1] == 1:
+    return _single(q_BTNH, k_BSKH, v_BSKH, jnp.arange(S) <= position_BT)
+  stem_BT = jnp.full_like(position_BT, -1)
+  slot_BS = jnp.broadcast_to(jnp.arange(S), (B, S))
+  q_ids = Ids(jnp.minimum(position_BT, 0), stem_BT, position_BT)
+  k_ids = Ids(jnp.zeros_like(slot_BS), jnp.full_like(slot_BS, -1), slot_BS)
+  return _on_each_device(_blocks)(q_BTNH, k_BSKH, v_BSKH, q_ids, k_ids)
+
+
+def _dense(q_BTNH, k_BSKH, v_BSKH, mask_BTS):
   B, T, N, H = q_BTNH.shape
-  K = k_BSKH.shape[2]
-  q_BTKGH = q_BTNH.reshape(B, T, K, N // K, H)
-  scores_BKGTS = jnp.einsum('BTKGH,BSKH->BKGTS', q_BTKGH, k_BSKH, preferred_element_type=jnp.float32) * H**-0.5
-  scores_BKGTS = jnp.where(mask_BTS[:, None, None], scores_BKGTS, _MASKED)
-  probs_BKGTS = jax.nn.softmax(scores_BKGTS, axis=-1).astype(v_BSKH.dtype)
-  out_BTKGH = jnp.einsum('BKGTS,BSKH->BTKGH', probs_BKGTS, v_BSKH)
-  out_BTNH = out_BTKGH.reshape(B, T, N, H)
-  return jnp.where(mask_BTS.any(-1)[..., None, None], out_BTNH, 0)
+  S, K = k_BSKH.shape[1:3]
+  # Plain batched matrix products: with T and G apart, the CPU backend falls into a much slower path.
+  q_BKMH = q_BTNH.reshape(B, T, K, N // K, H).transpose(0, 2, 1, 3, 4).reshape(B, K, -1, H)
+  scores_BKMS = _dot('BKMH,BKSH->BKMS', q_BKMH, k_BSKH.swapaxes(1, 2)) * H**-0.5
+  scores_BKTGS = jnp.where(mask_BTS[:, None, :, None], scores_BKMS.reshape(B, K, T, -1, S), _MASKED)
+  probs_BKTGS = jax.nn.softmax(scores_BKTGS, axis=-1).astype(v_BSKH.dtype)
+  out_BKMH = _dot('BKMS,BKSH->BKMH', probs_BKTGS.reshape(B, K, -1, S), v_BSKH.swapaxes(1, 2))
+  out_BTNH = out_BKMH.reshape(B, K, T, -1, H).transpose(0, 2, 1, 3, 4).reshape(B, T, N, H)
+  return jnp.where(mask_BTS.any(-1)[..., None, None], out_BTNH, 0).astype(q_BTNH.dtype)
 
 
-def _spread(function):
+def _single(q_B1NH, k_BSKH, v_BSKH, mask_BS):
+  """One query per row."""
+  # All heads meet all key-value heads in one product, and what belongs to strangers is dropped afterwards. Reading the
+  # cache is the cost here, so the extra arithmetic is free, and the cache need not be transposed.
+  B, _, N, H = q_B1NH.shape
+  S, K = k_BSKH.shape[1:3]
+  own_NK = jnp.repeat(jnp.eye(K, dtype=q_B1NH.dtype), N // K, axis=0)
+  q_BNC = (q_B1NH[:, 0, :, None] * own_NK[..., None]).reshape(B, N, K * H)
+  scores_BNS = _dot('BNC,BSC->BNS', q_BNC, k_BSKH.reshape(B, S, K * H)) * H**-0.5
+  probs_BNS = jax.nn.softmax(jnp.where(mask_BS[:, None], scores_BNS, _MASKED), axis=-1).astype(v_BSKH.dtype)
+  out_BNC = _dot('BNS,BSC->BNC', probs_BNS, v_BSKH.reshape(B, S, K * H))
+  out_BNH = (out_BNC.reshape(B, N, K, H) * own_NK[..., None]).sum(2)
+  return jnp.where(mask_BS.any(-1)[:, None, None, None], out_BNH[:, None], 0).astype(q_B1NH.dtype)
+
+
+def _on_each_device(function):
   """`function` on each device's own rows and heads: the partitioner would gather a loop over rows on every device."""
 
-  def spread(q_BTNH, k_BTKH, v_BTKH, ids_BT):
-    rows, heads = sharding.attention_axes(q_BTNH.shape[0], k_BTKH.shape[2])
+  def spread(q_BTNH, k_BSKH, v_BSKH, q_ids, k_ids):
+    rows, heads = sharding.attention_axes(q_BTNH.shape[0], k_BSKH.shape[2])
     if rows is None and heads is None:
-      return function(q_BTNH, k_BTKH, v_BTKH, ids_BT)
-    spec = PartitionSpec(rows, None, heads, None)
-    specs = (spec, spec, spec, Ids(*[PartitionSpec(rows, None)] * 3))
-    return jax.shard_map(function, in_specs=specs, out_specs=spec, check_vma=False)(q_BTNH, k_BTKH, v_BTKH, ids_BT)
+      return function(q_BTNH, k_BSKH, v_BSKH, q_ids, k_ids)
+    spec, flat = PartitionSpec(rows, None, heads, None), PartitionSpec(rows, None)
+    specs = spec, spec, spec, (flat, flat, flat), (flat, flat, flat)
+    local = jax.shard_map(
+      lambda q, k, v, a, b: function(q, k, v, Ids(*a), Ids(*b)), in_specs=specs, out_specs=spec, check_vma=False
+    )
+    return local(q_BTNH, k_BSKH, v_BSKH, tuple(q_ids), tuple(k_ids))
 
   return spread
 
 
-def _blocks(q_BTNH, k_BTKH, v_BTKH, ids_BT):
+def _blocks(q_BTNH, k_BSKH, v_BSKH, q_ids, k_ids):
   B, T, N, H = q_BTNH.shape
-  K, G, U = k_BTKH.shape[2], N // k_BTKH.shape[2], min(_BLOCK, T)
-  short = -T % U
-
-  def cut(x, fill=0):
-    x = jnp.pad(x, ((0, 0), (0, short), *[(0, 0)] * (x.ndim - 2)), constant_values=fill)
-    return x.reshape(B, -1, U, *x.shape[2:])
-
-  q_BIKMH = cut(q_BTNH).reshape(B, -1, U, K, G, H).transpose(0, 1, 3, 2, 4, 5).reshape(B, -1, K, U * G, H)
-  k_BJKUH, v_BJKUH = cut(k_BTKH).swapaxes(2, 3), cut(v_BTKH).swapaxes(2, 3)
-  ids_BIU = Ids(cut(ids_BT.prompt, -1), cut(ids_BT.rollout, -1), cut(ids_BT.position))
-  out_BIKMH = _flash(q_BIKMH, k_BJKUH, v_BJKUH, ids_BIU)
+  S, K = k_BSKH.shape[1:3]
+  G, U, W = N // K, min(_BLOCK, T), min(_BLOCK, S)
+  q_BIKMH = _cut(q_BTNH, U).reshape(B, -1, U, K, G, H).transpose(0, 1, 3, 2, 4, 5).reshape(B, -1, K, U * G, H)
+  k_BJKWH, v_BJKWH = _cut(k_BSKH, W).swapaxes(2, 3), _cut(v_BSKH, W).swapaxes(2, 3)
+  q_ids = Ids(*(_cut(x, U, -1) for x in q_ids))
+  k_ids = Ids(*(_cut(x, W, -1) for x in k_ids))
+  out_BIKMH = _flash(q_BIKMH, k_BJKWH, v_BJKWH, q_ids, k_ids)
   out_BIUKGH = out_BIKMH.reshape(B, -1, K, U, G, H).transpose(0, 1, 3, 2, 4, 5)
-  return out_BIUKGH.reshape(B, T + short, N, H)[:, :T]
+  return out_BIUKGH.reshape(B, -1, N, H)[:, :T]
+
+
+def _cut(x, size, fill=0):
+  """B, T, … as B, blocks, size, …; the last block is filled up."""
+  short = -x.shape[1] % size
+  x = jnp.pad(x, ((0, 0), (0, short), *[(0, 0)] * (x.ndim - 2)), constant_values=fill)
+  return x.reshape(x.shape[0], -1, size, *x.shape[2:])
 
 
 class Visits(NamedTuple):
-  """For each block of queries, the key blocks to visit (`count` of them, then the rest)."""
+  """For each block of queries, the key blocks to visit: the first `count` of `order`."""
 
   order_BIJ: jax.Array
   count_BI: jax.Array
 
 
-def visits(ids_BIU: Ids) -> Visits:
+class _Range(NamedTuple):
+  """The least and the greatest value in each block; a block without any has a range that meets no other."""
+
+  low: jax.Array
+  high: jax.Array
+
+  @classmethod
+  def of(cls, x, counts):
+    return cls(jnp.where(counts, x, _FAR).min(-1), jnp.where(counts, x, -1).max(-1))
+
+
+def visits(q_ids: Ids, k_ids: Ids) -> Visits:
   """Which key blocks each query block has to look at, from the range of ids in each block alone.
 
   A superset of the truth: a visited pair may show nothing, a skipped one never hides anything. It is tight where a row
   lists its prompts and rollouts in rising order, and it costs (T/U)² instead of T².
+
+  Args:
+    q_ids, k_ids: of shape B, blocks, tokens of a block.
   """
-  real = ids_BIU.prompt >= 0
-  branch = real & (ids_BIU.rollout >= 0)
-  stem_BJ = (real & (ids_BIU.rollout < 0)).any(-1)
-
-  def overlap(x_BIU, counts):
-    low_BI = jnp.where(counts, x_BIU, _FAR).min(-1)
-    high_BI = jnp.where(counts, x_BIU, -1).max(-1)
-    return (low_BI[:, :, None] <= high_BI[:, None, :]) & (low_BI[:, None, :] <= high_BI[:, :, None])
-
-  first_BJ = jnp.where(real, ids_BIU.position, _FAR).min(-1)
-  last_BI = jnp.where(real, ids_BIU.position, -1).max(-1)
-  visible_BIJ = overlap(ids_BIU.prompt, real) & (first_BJ[:, None, :] <= last_BI[:, :, None])
-  visible_BIJ &= stem_BJ[:, None, :] | overlap(ids_BIU.rollout, branch)
+  q, k = ({name: _Range.of(getattr(ids, name), _counts(ids, name)) for name in Ids._fields} for ids in (q_ids, k_ids))
+  stem_BJ = ((k_ids.prompt >= 0) & (k_ids.rollout < 0)).any(-1)
+  visible_BIJ = _meets(q['rollout'], k['rollout']) | stem_BJ[:, None]
+  visible_BIJ &= _meets(q['prompt'], k['prompt'])
+  visible_BIJ &= k['position'].low[:, None] <= q['position'].high[..., None]
   return Visits(jnp.argsort(~visible_BIJ, axis=-1, stable=True), visible_BIJ.sum(-1))
 
 
+def _counts(ids, name):
+  return (ids.prompt >= 0) & (ids.rollout >= 0) if name == 'rollout' else ids.prompt >= 0
+
+
+def _meets(q, k):
+  return (q.low[..., None] <= k.high[:, None]) & (k.low[:, None] <= q.high[..., None])
+
+
 @jax.custom_vjp
-def _flash(q_BIKMH, k_BJKUH, v_BJKUH, ids_BIU):
-  return _flash_forward(q_BIKMH, k_BJKUH, v_BJKUH, ids_BIU)[0]
+def _flash(q_BIKMH, k_BJKWH, v_BJKWH, q_ids, k_ids):
+  return _flash_forward(q_BIKMH, k_BJKWH, v_BJKWH, q_ids, k_ids)[0]
 
 
-def _flash_forward(q_BIKMH, k_BJKUH, v_BJKUH, ids_BIU):
+def _flash_forward(q_BIKMH, k_BJKWH, v_BJKWH, q_ids, k_ids):
   # A map over rows, since vmap would give every row the visits of the busiest one.
-  plan = visits(ids_BIU)
-  out_BIKMH, lse_BIKM = jax.lax.map(_row_forward, (q_BIKMH, k_BJKUH, v_BJKUH, ids_BIU, plan))
-  return out_BIKMH, (q_BIKMH, k_BJKUH, v_BJKUH, ids_BIU, plan, out_BIKMH, lse_BIKM)
+  row = (q_BIKMH, k_BJKWH, v_BJKWH, q_ids, k_ids, visits(q_ids, k_ids))
+  out_BIKMH, lse_BIKM = jax.lax.map(_row_forward, row)
+  return out_BIKMH, (row, out_BIKMH, lse_BIKM)
 
 
 def _flash_backward(residuals, grad_BIKMH):
-  q_BIKMH, k_BJKUH, v_BJKUH, ids_BIU, plan, out_BIKMH, lse_BIKM = residuals
-  delta_BIKM = jnp.einsum('BIKMH,BIKMH->BIKM', out_BIKMH, grad_BIKMH, preferred_element_type=jnp.float32)
-  row = (q_BIKMH, k_BJKUH, v_BJKUH, ids_BIU, plan, grad_BIKMH, lse_BIKM, delta_BIKM)
-  dq_BIKMH, dk_BJKUH, dv_BJKUH = jax.lax.map(_row_backward, row)
-  return dq_BIKMH, dk_BJKUH, dv_BJKUH, None
+  row, out_BIKMH, lse_BIKM = residuals
+  delta_BIKM = _dot('BIKMH,BIKMH->BIKM', out_BIKMH, grad_BIKMH)
+  dq_BIKMH, dk_BJKWH, dv_BJKWH = jax.lax.map(_row_backward, (row, grad_BIKMH, lse_BIKM, delta_BIKM))
+  return dq_BIKMH, dk_BJKWH, dv_BJKWH, None, None
 
 
 _flash.defvjp(_flash_forward, _flash_backward)
 
-_dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
-
-def _scores(q_KMH, k_KUH, q_ids, k_ids):
+def _scores(q_KMH, k_KWH, q_ids, k_ids):
   """Scores of one block pair, masked."""
-  mask_UU = sees(Ids(*(x[:, None] for x in q_ids)), k_ids)
-  mask_MU = jnp.repeat(mask_UU, q_KMH.shape[1] // mask_UU.shape[0], axis=0)
-  scores_KMU = _dot('KMH,KUH->KMU', q_KMH, k_KUH) * q_KMH.shape[-1] ** -0.5
-  return jnp.where(mask_MU, scores_KMU, _MASKED)
+  mask_UW = sees(Ids(*(x[:, None] for x in q_ids)), k_ids)
+  mask_MW = jnp.repeat(mask_UW, q_KMH.shape[1] // mask_UW.shape[0], axis=0)
+  scores_KMW = _dot('KMH,KWH->KMW', q_KMH, k_KWH) * q_KMH.shape[-1] ** -0.5
+  return jnp.where(mask_MW, scores_KMW, _MASKED)
 
 
 def _row_forward(row):
-  q_IKMH, k_JKUH, v_JKUH, ids_IU, plan = row
+  q_IKMH, k_JKWH, v_JKWH, q_ids, k_ids, plan = row
 
   def query_block(block):
     q_KMH, q_ids, order_J, count = block
@@ -179,12 +227,12 @@ def _row_forward(row):
     def visit(i, carry):
       top_KM, sum_KM, out_KMH = carry
       j = order_J[i]
-      scores_KMU = _scores(q_KMH, k_JKUH[j], q_ids, Ids(*(x[j] for x in ids_IU)))
-      new_KM = jnp.maximum(top_KM, scores_KMU.max(-1))
-      probs_KMU = jnp.exp(scores_KMU - new_KM[..., None])
+      scores_KMW = _scores(q_KMH, k_JKWH[j], q_ids, Ids(*(x[j] for x in k_ids)))
+      new_KM = jnp.maximum(top_KM, scores_KMW.max(-1))
+      probs_KMW = jnp.exp(scores_KMW - new_KM[..., None])
       decay_KM = jnp.exp(top_KM - new_KM)
-      add_KMH = _dot('KMU,KUH->KMH', probs_KMU.astype(v_JKUH.dtype), v_JKUH[j])
-      return new_KM, sum_KM * decay_KM + probs_KMU.sum(-1), out_KMH * decay_KM[..., None] + add_KMH
+      add_KMH = _dot('KMW,KWH->KMH', probs_KMW.astype(v_JKWH.dtype), v_JKWH[j])
+      return new_KM, sum_KM * decay_KM + probs_KMW.sum(-1), out_KMH * decay_KM[..., None] + add_KMH
 
     zeros_KM = jnp.zeros(q_KMH.shape[:2], jnp.float32)
     start = zeros_KM + _LOWEST, zeros_KM, jnp.zeros(q_KMH.shape, jnp.float32)
@@ -194,30 +242,30 @@ def _row_forward(row):
     out_KMH = (out_KMH / sum_KM[..., None]).astype(q_KMH.dtype)
     return out_KMH, jnp.where(seen_KM, top_KM + jnp.log(sum_KM), 0)
 
-  return jax.lax.map(query_block, (q_IKMH, ids_IU, plan.order_BIJ, plan.count_BI))
+  return jax.lax.map(query_block, (q_IKMH, q_ids, *plan))
 
 
-def _row_backward(row):
-  q_IKMH, k_JKUH, v_JKUH, ids_IU, plan, grad_IKMH, lse_IKM, delta_IKM = row
+def _row_backward(args):
+  (q_IKMH, k_JKWH, v_JKWH, q_ids, k_ids, plan), grad_IKMH, lse_IKM, delta_IKM = args
 
   def query_block(carry, block):
     q_KMH, q_ids, order_J, count, grad_KMH, lse_KM, delta_KM = block
 
     def visit(i, carry):
-      dq_KMH, dk_JKUH, dv_JKUH = carry
+      dq_KMH, dk_JKWH, dv_JKWH = carry
       j = order_J[i]
-      k_KUH, v_KUH = k_JKUH[j], v_JKUH[j]
-      probs_KMU = jnp.exp(_scores(q_KMH, k_KUH, q_ids, Ids(*(x[j] for x in ids_IU))) - lse_KM[..., None])
-      dprobs_KMU = _dot('KMH,KUH->KMU', grad_KMH, v_KUH)
-      dscores_KMU = (probs_KMU * (dprobs_KMU - delta_KM[..., None]) * q_KMH.shape[-1] ** -0.5).astype(q_KMH.dtype)
-      dv_JKUH = dv_JKUH.at[j].add(_dot('KMU,KMH->KUH', probs_KMU.astype(grad_KMH.dtype), grad_KMH))
-      dk_JKUH = dk_JKUH.at[j].add(_dot('KMU,KMH->KUH', dscores_KMU, q_KMH))
-      return dq_KMH + _dot('KMU,KUH->KMH', dscores_KMU, k_KUH), dk_JKUH, dv_JKUH
+      k_KWH, v_KWH = k_JKWH[j], v_JKWH[j]
+      probs_KMW = jnp.exp(_scores(q_KMH, k_KWH, q_ids, Ids(*(x[j] for x in k_ids))) - lse_KM[..., None])
+      dprobs_KMW = _dot('KMH,KWH->KMW', grad_KMH, v_KWH)
+      dscores_KMW = (probs_KMW * (dprobs_KMW - delta_KM[..., None]) * q_KMH.shape[-1] ** -0.5).astype(q_KMH.dtype)
+      dv_JKWH = dv_JKWH.at[j].add(_dot('KMW,KMH->KWH', probs_KMW.astype(grad_KMH.dtype), grad_KMH))
+      dk_JKWH = dk_JKWH.at[j].add(_dot('KMW,KMH->KWH', dscores_KMW, q_KMH))
+      return dq_KMH + _dot('KMW,KWH->KMH', dscores_KMW, k_KWH), dk_JKWH, dv_JKWH
 
     dq_KMH, *carry = jax.lax.fori_loop(0, count, visit, (jnp.zeros(q_KMH.shape, jnp.float32), *carry))
     return tuple(carry), dq_KMH.astype(q_KMH.dtype)
 
-  blocks = (q_IKMH, ids_IU, plan.order_BIJ, plan.count_BI, grad_IKMH, lse_IKM, delta_IKM)
-  start = jnp.zeros(k_JKUH.shape, jnp.float32), jnp.zeros(v_JKUH.shape, jnp.float32)
-  (dk_JKUH, dv_JKUH), dq_IKMH = jax.lax.scan(query_block, start, blocks)
-  return dq_IKMH, dk_JKUH.astype(k_JKUH.dtype), dv_JKUH.astype(v_JKUH.dtype)
+  start = jnp.zeros(k_JKWH.shape, jnp.float32), jnp.zeros(v_JKWH.shape, jnp.float32)
+  blocks = (q_IKMH, q_ids, *plan, grad_IKMH, lse_IKM, delta_IKM)
+  (dk_JKWH, dv_JKWH), dq_IKMH = jax.lax.scan(query_block, start, blocks)
+  return dq_IKMH, dk_JKWH.astype(k_JKWH.dtype), dv_JKWH.astype(v_JKWH.dtype)

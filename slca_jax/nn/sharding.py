@@ -21,7 +21,7 @@ RULES = (('embed', 'fsdp'), ('heads', 'tensor'), ('kv_heads', 'tensor'), ('hidde
 Tree = TypeVar('Tree')
 
 
-def make_mesh(*, data: int = 1, fsdp: int = -1, tensor: int = 1, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(*, data: int = 1, fsdp: int = -1, tensor: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
   """A mesh with the axes `data`, `fsdp` and `tensor`; one of the sizes may be -1 for what is left.
 
   Raises:

@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx, struct
 
 from slca_jax.nn import sharding
-from slca_jax.nn.attention import Ids, attend, masked_attention
+from slca_jax.nn.attention import Ids, attend, attend_cache
 from slca_jax.nn.config import TransformerConfig
 
 
@@ -69,6 +69,12 @@ def _param(config, rngs, shape, axes, std=None):
   return nnx.Param(value, out_sharding=axes, eager_sharding=False)
 
 
+def _table(config, rngs):
+  """A vector per token; the rows that pad the vocabulary are zero, as a checkpoint that lacks them loads them."""
+  param = _param(config, rngs, (config.padded_vocab, config.width), ('vocab', 'embed'), 0.02)
+  return param.replace(param[...].at[config.vocab :].set(0))
+
+
 class Block(nnx.Module):
   """Attention and a gated feed-forward, each behind a norm and added to the stream."""
 
@@ -125,8 +131,7 @@ class Transformer(nnx.Module):
 
   def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
     self.config = config
-    table = (config.padded_vocab, config.width)
-    self.embed = _param(config, rngs, table, ('vocab', 'embed'), 0.02)
+    self.embed = _table(config, rngs)
 
     @nnx.split_rngs(splits=config.layers)
     @nnx.vmap(transform_metadata={nnx.PARTITION_NAME: None})
@@ -136,7 +141,7 @@ class Transformer(nnx.Module):
     self.blocks = stack(rngs)
     self.ln_final = _param(config, rngs, (config.width,), (None,))
     if not config.tied:
-      self.unembed = _param(config, rngs, table, ('vocab', 'embed'), 0.02)
+      self.unembed = _table(config, rngs)
 
   def __call__(
     self, tokens_BT: jax.Array, prompt_BT: jax.Array, rollout_BT: jax.Array, position_BT: jax.Array
@@ -156,22 +161,23 @@ class Transformer(nnx.Module):
     x_BTD, _ = jax.lax.scan(_remembering(layer, config.remat), x_BTD, self.blocks)
     return rms_norm(x_BTD, self.ln_final[...], config.eps)
 
-  def extend(self, tokens_BT: jax.Array, position_BT: jax.Array, cache: KVCache) -> tuple[jax.Array, KVCache]:
+  def extend(
+    self, tokens_BT: jax.Array, position_BT: jax.Array, cache: KVCache, *, span: int | None = None
+  ) -> tuple[jax.Array, KVCache]:
     """Runs new tokens of B rows that see all cached tokens of their row up to their own position.
 
     Args:
       position_BT: absolute position of each token, at which its key and value are written; -1 marks padding, of which
         nothing is written and whose output means nothing but is finite.
       cache: must hold every earlier position of the rows. Donate it, and the update happens in place.
+      span: how much of the cache is read (static); all positions have to lie below it. Decoding costs what it reads.
 
     Returns:
       (hidden_BTD after the final norm, the cache with the new tokens).
     """
     chex.assert_rank(tokens_BT, 2)
     chex.assert_equal_shape([tokens_BT, position_BT])
-    config, S = self.config, cache.k_LBSKH.shape[2]
-    angles = rotary_angles(config, jnp.maximum(position_BT, 0))
-    mask_BTS = jnp.arange(S) <= position_BT[:, :, None]
+    config, angles = self.config, rotary_angles(self.config, jnp.maximum(position_BT, 0))
 
     # The cache is carried, not scanned over: as an input and output of the scan it would be copied at every step.
     def layer(carry, block_and_index):
@@ -180,9 +186,7 @@ class Transformer(nnx.Module):
       q_BTNH, k_BTKH, v_BTKH = block.project(x_BTD, angles)
       k_LBSKH = _write(k_LBSKH, k_BTKH, index, position_BT)
       v_LBSKH = _write(v_LBSKH, v_BTKH, index, position_BT)
-      out_BTNH = masked_attention(
-        q_BTNH, k_LBSKH[index].astype(q_BTNH.dtype), v_LBSKH[index].astype(q_BTNH.dtype), mask_BTS
-      )
+      out_BTNH = attend_cache(q_BTNH, k_LBSKH[index, :, :span], v_LBSKH[index, :, :span], position_BT)
       return (block.finish(x_BTD, out_BTNH), k_LBSKH, v_LBSKH), None
 
     start = self._embed(tokens_BT), cache.k_LBSKH, cache.v_LBSKH
@@ -196,6 +200,13 @@ class Transformer(nnx.Module):
 
   def _embed(self, tokens_BT):
     return sharding.constrain_rows(self.embed[...].astype(self.config.dtype)[tokens_BT])
+
+
+def abstract_model(config: TransformerConfig) -> tuple[nnx.GraphDef, nnx.State]:
+  """(graph, shapes of the parameters) of a decoder without computing any of it."""
+  model = nnx.eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0)))
+  graph, shapes = nnx.split(model, nnx.Param)
+  return graph, shapes
 
 
 def _remembering(layer, remat):
