@@ -27,8 +27,10 @@ _TYPE_NAMES = {name: standard for standard, names in _TYPES.items() for name in 
 _ANYTHING = ('any', 'optional', 'union', 'mixed', 'literal')
 # What a validator does not read. $id would move the base of references, which are all meant from the top.
 _DROPPED = frozenset(
-  ('$schema', '$id', 'id', '$anchor', '$comment', 'title', 'description')
-  + ('examples', 'example', 'deprecated', 'readOnly', 'writeOnly', 'optional')
+  [
+    *('$schema', '$id', 'id', '$anchor', '$comment', 'title', 'description'),
+    *('examples', 'example', 'deprecated', 'readOnly', 'writeOnly', 'optional'),
+  ]
 )
 _MAPS = ('properties', 'patternProperties', '$defs', 'definitions', 'dependentSchemas')
 _LISTS = ('anyOf', 'oneOf', 'allOf', 'prefixItems')

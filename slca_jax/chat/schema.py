@@ -1,6 +1,7 @@
 """What is wrong with a call's arguments, by its tool's JSON Schema."""
 
 import dataclasses
+import fractions
 import functools
 import itertools
 import json
@@ -109,8 +110,15 @@ def _is_integer(checker: Any, value: Any) -> bool:
   return _is_number(checker, value) and (isinstance(value, int) or value.is_integer())
 
 
+def _multiple_of(validator: Any, divisor: Any, value: Any, _: Any) -> Iterator[jsonschema.ValidationError]:
+  """As written in decimal: 0.3 is a multiple of 0.1, which float division denies."""
+  if validator.is_type(value, 'number') and fractions.Fraction(str(value)) % fractions.Fraction(str(divisor)):
+    yield jsonschema.ValidationError(f'{value!r} is not a multiple of {divisor!r}')
+
+
 _Validator = validators.extend(
   jsonschema.Draft202012Validator,
+  {'multipleOf': _multiple_of},
   type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine_many(
     {
       'integer': _is_integer,
@@ -124,13 +132,13 @@ _Validator = validators.extend(
 def _explain(error: jsonschema.ValidationError) -> Iterator[Violation]:
   """The violations behind an error of the validator. A failed union is explained by the branch that came furthest."""
   path = _path_text(error.absolute_path)
+  instance: Any = error.instance
   if error.validator == 'required':
-    names = [name for name in _as_list(error.validator_value) if name not in error.instance]
-    for name in names:
+    for name in [name for name in _as_list(error.validator_value) if name not in instance]:
       full = f'{path}.{name}' if path else name
       yield Violation('missing', full, f'the required parameter {full!r} is missing')
   elif error.validator == 'type':
-    yield _wrong_type(path, error.validator_value, error.instance)
+    yield _wrong_type(path, error.validator_value, instance)
   elif error.validator in ('anyOf', 'oneOf') and error.context:
     here = len(error.absolute_path)
     deeper = [e for e in error.context if e.validator != 'type' or len(e.absolute_path) > here]
@@ -139,7 +147,7 @@ def _explain(error: jsonschema.ValidationError) -> Iterator[Violation]:
       yield from _explain(furthest)
     else:
       expected = itertools.chain.from_iterable(_as_list(e.validator_value) for e in error.context)
-      yield _wrong_type(path, list(dict.fromkeys(expected)), error.instance)
+      yield _wrong_type(path, list(dict.fromkeys(expected)), instance)
   else:
     where = f'parameter {path!r}' if path else 'the arguments'
     yield Violation('other', path, f'{where}: {error.message}'[:_LONGEST])

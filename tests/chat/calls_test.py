@@ -181,9 +181,12 @@ def test_no_string_raises_and_every_call_can_be_written_again(text, finished):
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize('reading', READINGS)
 def test_time_grows_no_faster_than_the_text(reading):
-  pieces = [*'<tool_call> </tool_call> { [ " \\ < <think> </think> ``` <tools> <tool_call>{ 9 // \ufeff'.split(), ' ']
-  pieces += [*'<tool_call>{" <tool_call>{\\" <tool_call>{} <tool_call>{"a": {\' {"a":[ {"a":1}, <parameter='.split()]
-  for piece in [*pieces, '<tool_call>{"\n', '<tool_call><function=f><parameter=a>']:
-    parse('<tool_call>' + piece * 40_000, reading=reading)
+  words = (
+    '<tool_call> </tool_call> { [ " \\ < <think> </think> ``` <tools> <parameter= 9 // \ufeff {\' {"a":[ {"a":1}, '
+  )
+  words += '<tool_call>{ <tool_call>{" <tool_call>{\\" <tool_call>{} <tool_call>{"a":'
+  pieces = [*words.split(), ' ', '<tool_call>{"\n', '<tool_call><function=f><parameter=a>']
+  for piece in pieces:
+    parse('<tool_call>' + piece * 20_000, reading=reading)
     parse('<tool_call>{"a": ' + piece * (15_000 // len(piece)) + '</tool_call>', reading=reading)
     parse("<tool_call>{'a': '" + piece * (15_000 // len(piece)) + '</tool_call>', reading=reading)
