@@ -3,7 +3,9 @@
 import collections
 from collections.abc import Sequence
 
+from slca_jax.chat.schema import CheckedTool, compile_tool
 from slca_jax.dialogue import Tool, ToolCall
+from slca_jax.errors import SchemaError
 
 _REMEMBERED = 512  # tool sets whose compiled schemas are kept
 
@@ -16,6 +18,7 @@ class Checks:
 
   def __init__(self, tools: Sequence[Tool]):
     self._tools = {tool.name: tool for tool in tools}
+    self._compiled: dict[str, CheckedTool | SchemaError] = {}  # filled as tools are called: most never are
 
   def tool(self, name: str) -> Tool | None:
     """The tool of that name, None if it is not on offer."""
@@ -23,19 +26,32 @@ class Checks:
 
   def required(self, name: str) -> frozenset[str] | None:
     """The parameters that the tool requires, None if it is unknown or does not say."""
-    tool = self._tools.get(name)
-    required = tool.parameters.get('required') if tool else None
-    return frozenset(key for key in required if isinstance(key, str)) if isinstance(required, list | tuple) else None
+    compiled = self._checked(name) if name in self._tools else None
+    required = compiled.schema.get('required') if isinstance(compiled, CheckedTool) else None
+    return None if required is None else frozenset(required)
 
   def fault(self, call: ToolCall) -> str | None:
     """What the policy is told about a call that cannot be made, None about one that can."""
-    tool = self._tools.get(call.name)
-    if tool is None:
+    if call.name not in self._tools:
       return f'Error: there is no tool named {call.name!r} here.'
-    absent = sorted((self.required(call.name) or frozenset()) - call.arguments.keys())
+    compiled = self._checked(call.name)
+    if isinstance(compiled, SchemaError):  # readers of data refuse such tools; nothing may break on one that slipped by
+      return f'Error: {call.name} cannot be called: {compiled}'
+    violations = compiled.violations(call.arguments)
+    if not violations:
+      return None
+    absent = [violation.path for violation in violations if violation.kind == 'missing']
     if absent:
       return f'Error: the call of {call.name} lacks the required parameters: {", ".join(absent)}.'
-    return None
+    return f'Error: the call of {call.name} does not fit: {"; ".join(violation.text for violation in violations)}.'
+
+  def _checked(self, name: str) -> CheckedTool | SchemaError:
+    if name not in self._compiled:
+      try:
+        self._compiled[name] = compile_tool(self._tools[name])
+      except SchemaError as error:
+        self._compiled[name] = error
+    return self._compiled[name]
 
 
 _cache: collections.OrderedDict[int, tuple[Sequence[Tool], Checks]] = collections.OrderedDict()
