@@ -11,8 +11,6 @@ from slca_jax.envs.guard import CallLimits
 from slca_jax.envs.signature import tool_from_function
 from slca_jax.errors import EnvironmentFailure
 
-SHORT = CallLimits(deadline=0.05)
-
 
 def price(database, ticker: str) -> float:
   """The price of a stock."""
@@ -125,7 +123,7 @@ def test_a_hung_write_cannot_reach_the_database_afterwards():
     return 'late'
 
   tools = (tool_from_function(hang, writes=True), *TOOLS)
-  environment = Executable(World(tools, {'hang': hang, **TABLE}), DATABASE, limits=SHORT)
+  environment = Executable(World(tools, {'hang': hang, **TABLE}), DATABASE, limits=CallLimits(deadline=0.5))
   seen = step(environment, ('hang', {}), ('buy', {'ticker': 'AAPL'}))
   assert [one.ok for one in seen] == [False, True]
   release.set()
