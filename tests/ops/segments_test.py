@@ -34,7 +34,7 @@ def reference(sampled_BT, rollout_BT, rollouts, finished_R=None, unfinished='sum
 
 @st.composite
 def batches(draw):
-  """Rows of prompts, rollouts and padding in any order, touching or not, shorter and longer than a word of 32 tokens."""
+  """Rows of prompts, rollouts and padding in any order, touching or not, shorter and longer than 32 tokens."""
   length = draw(st.sampled_from([1, 2, 31, 32, 33, 40, 70]))
   rows, rollouts = [], 0
   sampled = []
