@@ -1,6 +1,7 @@
 """What rollouts and the batches made of them can be told. Imports no JAX, so that a mistake is refused at once."""
 
 import dataclasses
+from typing import Literal
 
 from slca_jax.config import require
 
@@ -62,3 +63,33 @@ class Layout:
     ascending = list(self.lengths) == sorted(set(self.lengths)) and bool(self.lengths) and self.lengths[0] > 0
     require(ascending, f'lengths is {self.lengths}; give ascending row lengths in tokens')
     require(self.micro_rows > 0, f'micro_rows is {self.micro_rows}; at least one row is computed at once')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LocalEngine:
+  """Sizes of the embedded engine. They fix the shapes of its programs; the cache holds slots × context positions.
+
+  Attributes:
+    slots: sessions served at once; a further session waits until one is released.
+    context: most ids of a request and its samples together.
+    prefill_chunk: ids per row of a prefill call; prefixes are shared in whole chunks or whole prompts.
+    prefill_rows: requests per prefill call.
+    decode_block: most tokens a request gets between two looks at the queue.
+    stop_ids: most stop ids of a request.
+    hasten: end a decode block when one request is done while sessions wait for a slot.
+    cache_dtype: of keys and values; None for the model's.
+  """
+
+  slots: int = 64
+  context: int = 24576
+  prefill_chunk: int = 32
+  prefill_rows: int = 8
+  decode_block: int = 16
+  stop_ids: int = 4
+  hasten: bool = True
+  cache_dtype: Literal['float32', 'bfloat16'] | None = None
+
+  def __post_init__(self):
+    for name in ('slots', 'prefill_chunk', 'prefill_rows', 'decode_block', 'stop_ids'):
+      require(getattr(self, name) > 0, f'{name} is {getattr(self, name)}; it must be positive')
+    require(self.context >= 2, f'context is {self.context}; a prompt and its sample need at least 2')
