@@ -1,8 +1,9 @@
 """Tool schemas as they are found, as plain JSON Schema of Draft 2020-12.
 
 Understood besides: boolean `exclusiveMinimum`, `required: true` inside a property, `id`, lists of `items` and
-`dependencies` (drafts 3 and 4), `nullable` (OpenAPI), and type names of Python, Java and JavaScript (`dict`, `float`,
-`tuple`, `any`, `List[int]`, `str, optional`, …). What has no sensible reading is an error that names the place.
+`dependencies` (drafts 3 and 4), `nullable` (OpenAPI), a default of null (null is then allowed), an array's `enum` that
+lists its items, and type names of Python, Java and JavaScript (`dict`, `float`, `tuple`, `any`, `List[int]`, …). What
+has no sensible reading is an error that names the place.
 """
 
 import re
@@ -24,7 +25,7 @@ _TYPES = {
   'null': 'null none nonetype',
 }
 _TYPE_NAMES = {name: standard for standard, names in _TYPES.items() for name in names.split()}
-_ANYTHING = ('any', 'optional', 'union', 'mixed', 'literal')
+_ANYTHING = ('', 'any', 'optional', 'union', 'mixed', 'literal')
 # What a validator does not read. $id would move the base of references, which are all meant from the top.
 _DROPPED = frozenset(
   [
@@ -78,7 +79,11 @@ class _Translation:
       raise _error(place, f'{str(raw)[:60]!r} is no schema')
     if depth > MAX_DEPTH:
       raise _error(place[:3], f'the schema nests deeper than {MAX_DEPTH} levels')
-    out = {key: value for key, value in raw.items() if key not in _DROPPED and (value is not None or key == 'const')}
+    out = {
+      key: value
+      for key, value in raw.items()
+      if key not in _DROPPED and (value is not None or key in ('const', 'default'))
+    }
     _set_type(out, place)
     _set_bounds(out)
     _set_old_keywords(out, place)
@@ -132,7 +137,7 @@ class _Translation:
 
 
 def _set_type(out: dict[str, Any], place: tuple[str, ...]) -> None:
-  nullable = out.pop('nullable', False) is True
+  nullable = out.pop('nullable', False) is True or ('default' in out and out['default'] is None)
   if 'type' not in out:
     return
   standard: list[str] = []
@@ -156,7 +161,7 @@ def _set_type(out: dict[str, Any], place: tuple[str, ...]) -> None:
 def _words(name: Any) -> list[str]:
   """The bare type names in `Optional[int]`, `str, optional` or `float | None`."""
   if not isinstance(name, str):
-    return ['']
+    return [repr(name)]
   outside = re.split(r'[\[(<,]', name.lower(), maxsplit=1)[0]
   return [word.strip().rpartition('.')[2] for word in outside.split('|')]
 
@@ -176,6 +181,9 @@ def _set_old_keywords(out: dict[str, Any], place: tuple[str, ...]) -> None:
       out['prefixItems'] = positions
     if 'additionalItems' in out:
       out['items'] = out.pop('additionalItems')
+  values = out.get('enum')
+  if out.get('type') == 'array' and isinstance(values, list) and not any(isinstance(value, list) for value in values):
+    out['items'] = {'allOf': [out.get('items', True), {'enum': out.pop('enum')}]}
   dependencies = out.pop('dependencies', {})
   if not isinstance(dependencies, dict):
     raise _error(place, f'dependencies is {str(dependencies)[:60]!r}; it takes an object')
