@@ -22,6 +22,7 @@ from slca_jax.nn.config import Backend
 _MASKED, _LOWEST = -1e30, -1e20
 _FAR = jnp.iinfo(jnp.int32).max
 _BLOCK = 128
+_CACHE_BLOCK = {'cpu': 128}
 _DENSE_UP_TO = {'cpu': 192, 'gpu': 512, 'tpu': 512}
 _dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
@@ -65,16 +66,21 @@ def attend(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, ids_BT: Ids,
   return _on_each_device(_blocks)(q_BTNH, k_BTKH, v_BTKH, ids_BT, ids_BT)
 
 
-def attend_cache(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, position_BT: jax.Array) -> jax.Array:
-  """out_BTNH of queries at `position_BT` over the cache entries up to that position; 0 at a position of −1."""
-  chex.assert_rank([q_BTNH, k_BSKH, v_BSKH], 4)
-  chex.assert_equal_shape([k_BSKH, v_BSKH])
-  k_BSKH, v_BSKH = k_BSKH.astype(q_BTNH.dtype), v_BSKH.astype(q_BTNH.dtype)
-  B, S = k_BSKH.shape[:2]
+def attend_cache(
+  q_BTNH: jax.Array, k_LBSKH: jax.Array, v_LBSKH: jax.Array, layer: jax.Array, position_BT: jax.Array
+) -> jax.Array:
+  """out_BTNH of queries at `position_BT` over the entries of one layer's cache up to there; 0 at a position of −1.
+
+  The cost grows with the greatest position, not with the size of the cache. What a row gets does not depend, not even
+  in its last bit, on how far the other rows are: a block that shows a row nothing leaves its sums as they are.
+  """
+  chex.assert_rank([q_BTNH, k_LBSKH, v_LBSKH], [4, 5, 5])
+  chex.assert_equal_shape([k_LBSKH, v_LBSKH])
   if q_BTNH.shape[1] == 1:
-    return _single(q_BTNH, k_BSKH, v_BSKH, jnp.arange(S) <= position_BT)
+    return _single(q_BTNH, k_LBSKH, v_LBSKH, layer, position_BT)
+  k_BSKH, v_BSKH = k_LBSKH[layer].astype(q_BTNH.dtype), v_LBSKH[layer].astype(q_BTNH.dtype)
   stem_BT = jnp.full_like(position_BT, -1)
-  slot_BS = jnp.broadcast_to(jnp.arange(S), (B, S))
+  slot_BS = jnp.broadcast_to(jnp.arange(k_BSKH.shape[1]), k_BSKH.shape[:2])
   q_ids = Ids(jnp.minimum(position_BT, 0), stem_BT, position_BT)
   k_ids = Ids(jnp.zeros_like(slot_BS), jnp.full_like(slot_BS, -1), slot_BS)
   return _on_each_device(_blocks)(q_BTNH, k_BSKH, v_BSKH, q_ids, k_ids)
@@ -93,19 +99,33 @@ def _dense(q_BTNH, k_BSKH, v_BSKH, mask_BTS):
   return jnp.where(mask_BTS.any(-1)[..., None, None], out_BTNH, 0).astype(q_BTNH.dtype)
 
 
-def _single(q_B1NH, k_BSKH, v_BSKH, mask_BS):
-  """One query per row."""
-  # All heads meet all key-value heads in one product, and what belongs to strangers is dropped afterwards. Reading the
-  # cache is the cost here, so the extra arithmetic is free, and the cache need not be transposed.
+def _single(q_B1NH, k_LBSKH, v_LBSKH, layer, position_B1):
+  """One query per row, over blocks of the cache taken from where they lie."""
   B, _, N, H = q_B1NH.shape
-  S, K = k_BSKH.shape[1:3]
+  S, K = k_LBSKH.shape[2:4]
+  W = min(S, _CACHE_BLOCK.get(jax.default_backend(), 1024))
+  # All heads meet all key-value heads in one product, and what belongs to strangers is dropped at the end. Reading the
+  # cache is the cost here, so the extra arithmetic is free, and the cache need not be transposed.
   own_NK = jnp.repeat(jnp.eye(K, dtype=q_B1NH.dtype), N // K, axis=0)
   q_BNC = (q_B1NH[:, 0, :, None] * own_NK[..., None]).reshape(B, N, K * H)
-  scores_BNS = _dot('BNC,BSC->BNS', q_BNC, k_BSKH.reshape(B, S, K * H)) * H**-0.5
-  probs_BNS = jax.nn.softmax(jnp.where(mask_BS[:, None], scores_BNS, _MASKED), axis=-1).astype(v_BSKH.dtype)
-  out_BNC = _dot('BNS,BSC->BNC', probs_BNS, v_BSKH.reshape(B, S, K * H))
+
+  def visit(j, carry):
+    start = jnp.minimum(j * W, S - W)
+    slot_W = start + jnp.arange(W)
+    # The last block is pulled back to end with the cache; what an earlier block showed is not shown again.
+    mask_BW = (slot_W <= position_B1) & (slot_W >= j * W)
+    k_BWC, v_BWC = (
+      jax.lax.dynamic_slice(x, (layer, 0, start, 0, 0), (1, B, W, K, H)).reshape(B, W, K * H).astype(q_BNC.dtype)
+      for x in (k_LBSKH, v_LBSKH)
+    )
+    scores_BNW = jnp.where(mask_BW[:, None], _dot('BNC,BWC->BNW', q_BNC, k_BWC) * H**-0.5, _MASKED)
+    return _accumulate(carry, scores_BNW, v_BWC)
+
+  blocks = jnp.max(position_B1) // W + 1
+  carry = jax.lax.fori_loop(0, blocks, visit, _nothing(q_BNC))
+  out_BNC, _ = _close(carry)
   out_BNH = (out_BNC.reshape(B, N, K, H) * own_NK[..., None]).sum(2)
-  return jnp.where(mask_BS.any(-1)[:, None, None, None], out_BNH[:, None], 0).astype(q_B1NH.dtype)
+  return out_BNH[:, None].astype(q_B1NH.dtype)
 
 
 def _on_each_device(function):
@@ -210,6 +230,35 @@ def _flash_backward(residuals, grad_BIKMH):
 _flash.defvjp(_flash_forward, _flash_backward)
 
 
+class _Softmax(NamedTuple):
+  """A softmax under way, for queries X, M that meet their keys block by block."""
+
+  top_XM: jax.Array
+  sum_XM: jax.Array
+  out_XMC: jax.Array
+
+
+def _nothing(q_XMC) -> _Softmax:
+  zeros_XM = jnp.zeros(q_XMC.shape[:-1], jnp.float32)
+  return _Softmax(zeros_XM + _LOWEST, zeros_XM, jnp.zeros(q_XMC.shape, jnp.float32))
+
+
+def _accumulate(so_far: _Softmax, scores_XMW, v_XWC) -> _Softmax:
+  top_XM = jnp.maximum(so_far.top_XM, scores_XMW.max(-1))
+  probs_XMW = jnp.exp(scores_XMW - top_XM[..., None])
+  decay_XM = jnp.exp(so_far.top_XM - top_XM)
+  add_XMC = _dot('XMW,XWC->XMC', probs_XMW.astype(v_XWC.dtype), v_XWC)
+  sum_XM = so_far.sum_XM * decay_XM + probs_XMW.sum(-1)
+  return _Softmax(top_XM, sum_XM, so_far.out_XMC * decay_XM[..., None] + add_XMC)
+
+
+def _close(done: _Softmax):
+  """(out_XMC, log Σ exp scores), both 0 for a query that saw nothing."""
+  seen_XM = done.sum_XM > 0
+  sum_XM = jnp.where(seen_XM, done.sum_XM, 1)
+  return done.out_XMC / sum_XM[..., None], jnp.where(seen_XM, done.top_XM + jnp.log(sum_XM), 0)
+
+
 def _scores(q_KMH, k_KWH, q_ids, k_ids):
   """Scores of one block pair, masked."""
   mask_UW = sees(Ids(*(x[:, None] for x in q_ids)), k_ids)
@@ -225,22 +274,11 @@ def _row_forward(row):
     q_KMH, q_ids, order_J, count = block
 
     def visit(i, carry):
-      top_KM, sum_KM, out_KMH = carry
       j = order_J[i]
-      scores_KMW = _scores(q_KMH, k_JKWH[j], q_ids, Ids(*(x[j] for x in k_ids)))
-      new_KM = jnp.maximum(top_KM, scores_KMW.max(-1))
-      probs_KMW = jnp.exp(scores_KMW - new_KM[..., None])
-      decay_KM = jnp.exp(top_KM - new_KM)
-      add_KMH = _dot('KMW,KWH->KMH', probs_KMW.astype(v_JKWH.dtype), v_JKWH[j])
-      return new_KM, sum_KM * decay_KM + probs_KMW.sum(-1), out_KMH * decay_KM[..., None] + add_KMH
+      return _accumulate(carry, _scores(q_KMH, k_JKWH[j], q_ids, Ids(*(x[j] for x in k_ids))), v_JKWH[j])
 
-    zeros_KM = jnp.zeros(q_KMH.shape[:2], jnp.float32)
-    start = zeros_KM + _LOWEST, zeros_KM, jnp.zeros(q_KMH.shape, jnp.float32)
-    top_KM, sum_KM, out_KMH = jax.lax.fori_loop(0, count, visit, start)
-    seen_KM = sum_KM > 0
-    sum_KM = jnp.where(seen_KM, sum_KM, 1)
-    out_KMH = (out_KMH / sum_KM[..., None]).astype(q_KMH.dtype)
-    return out_KMH, jnp.where(seen_KM, top_KM + jnp.log(sum_KM), 0)
+    out_KMH, lse_KM = _close(jax.lax.fori_loop(0, count, visit, _nothing(q_KMH)))
+    return out_KMH.astype(q_KMH.dtype), lse_KM
 
   return jax.lax.map(query_block, (q_IKMH, q_ids, *plan))
 

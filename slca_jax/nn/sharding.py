@@ -76,6 +76,15 @@ def constrain_rows(x: jax.Array) -> jax.Array:
   return jax.lax.with_sharding_constraint(x, PartitionSpec(ROWS, *[None] * (x.ndim - 1)))
 
 
+def constrain_columns(table_VD: jax.Array) -> jax.Array:
+  """A table of rows to look up with its columns whole, or the partitioner would replicate what was looked up."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if not _ours(mesh):
+    return table_VD
+  axis = 'tensor' if _divides(mesh, 'tensor', table_VD.shape[0]) else None
+  return jax.lax.with_sharding_constraint(table_VD, PartitionSpec(axis, None))
+
+
 def attention_axes(rows: int, kv_heads: int) -> tuple[tuple[str, ...] | None, str | None]:
   """Mesh axes over which rows and heads of attention are spread; None where no mesh is set or divides them."""
   mesh = jax.sharding.get_abstract_mesh()

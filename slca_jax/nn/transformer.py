@@ -161,16 +161,13 @@ class Transformer(nnx.Module):
     x_BTD, _ = jax.lax.scan(_remembering(layer, config.remat), x_BTD, self.blocks)
     return rms_norm(x_BTD, self.ln_final[...], config.eps)
 
-  def extend(
-    self, tokens_BT: jax.Array, position_BT: jax.Array, cache: KVCache, *, span: int | None = None
-  ) -> tuple[jax.Array, KVCache]:
+  def extend(self, tokens_BT: jax.Array, position_BT: jax.Array, cache: KVCache) -> tuple[jax.Array, KVCache]:
     """Runs new tokens of B rows that see all cached tokens of their row up to their own position.
 
     Args:
       position_BT: absolute position of each token, at which its key and value are written; -1 marks padding, of which
         nothing is written and whose output means nothing but is finite.
       cache: must hold every earlier position of the rows. Donate it, and the update happens in place.
-      span: how much of the cache is read (static); all positions have to lie below it. Decoding costs what it reads.
 
     Returns:
       (hidden_BTD after the final norm, the cache with the new tokens).
@@ -186,7 +183,7 @@ class Transformer(nnx.Module):
       q_BTNH, k_BTKH, v_BTKH = block.project(x_BTD, angles)
       k_LBSKH = _write(k_LBSKH, k_BTKH, index, position_BT)
       v_LBSKH = _write(v_LBSKH, v_BTKH, index, position_BT)
-      out_BTNH = attend_cache(q_BTNH, k_LBSKH[index, :, :span], v_LBSKH[index, :, :span], position_BT)
+      out_BTNH = attend_cache(q_BTNH, k_LBSKH, v_LBSKH, index, position_BT)
       return (block.finish(x_BTD, out_BTNH), k_LBSKH, v_LBSKH), None
 
     start = self._embed(tokens_BT), cache.k_LBSKH, cache.v_LBSKH
@@ -199,7 +196,8 @@ class Transformer(nnx.Module):
     return table_VD[: self.config.vocab].astype(self.config.dtype)
 
   def _embed(self, tokens_BT):
-    return sharding.constrain_rows(self.embed[...].astype(self.config.dtype)[tokens_BT])
+    table_VD = sharding.constrain_columns(self.embed[...].astype(self.config.dtype))
+    return sharding.constrain_rows(table_VD[tokens_BT])
 
 
 def abstract_model(config: TransformerConfig) -> tuple[nnx.GraphDef, nnx.State]:
