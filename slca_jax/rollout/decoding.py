@@ -24,11 +24,13 @@ from slca_jax.nn.transformer import KVCache, Transformer, empty_cache
 from slca_jax.rollout.settings import LocalEngine
 
 Leaves = tuple[jax.Array, ...]
-Pairs = Sequence[tuple[int, int]]
+Copies = Sequence[tuple[int, int, int]]
 Chunk = tuple[int, int, np.ndarray]
 
 EMPTY = -1  # in a block's tokens: nothing was sampled
 BROKEN = -2  # in a block's tokens: the logits are no numbers
+
+_COPIED = 128  # positions copied at once
 
 # Columns of the control array; the stop ids, padded with -1, follow.
 TOKEN, POSITION, INDEX, LEFT, SEED_HIGH, SEED_LOW, TEMPERATURE, TOP_P, STOPS = range(9)
@@ -176,26 +178,42 @@ def prefill(model: Transformer, cache: KVCache, work_PX: jax.Array) -> KVCache:
   position_PC = jnp.where(tokens_PC >= 0, start_P[:, None] + jnp.arange(tokens_PC.shape[1]), -1)
   rows = jax.tree.map(lambda x: x.at[:, slot_P].get(mode='clip'), cache)
   _, rows = model.extend(jnp.maximum(tokens_PC, 0), position_PC, rows)
-  return jax.tree.map(lambda x, row: x.at[:, slot_P].set(row, mode='drop'), cache, rows)
+  return jax.tree.map(lambda x, row: _put_chunk(x, row, slot_P, position_PC), cache, rows)
 
 
-def copy_rows(cache: KVCache, pairs_S2: jax.Array) -> KVCache:
-  """The cache after copying, in order, row `pairs[i, 0]` over row `pairs[i, 1]`.
+def _put_chunk(x_LBSKH, row_LPSKH, slot_P, position_PC):
+  """The cache with only what is new in the rows; padding and rows without work fall beyond its ends and are dropped."""
+  new_LPCKH = jnp.take_along_axis(row_LPSKH, jnp.maximum(position_PC, 0)[None, :, :, None, None], axis=2)
+  beyond_PC = jnp.where(position_PC >= 0, position_PC, x_LBSKH.shape[2])
+  return x_LBSKH.at[:, slot_P[:, None], beyond_PC].set(new_LPCKH, mode='drop')
 
-  A source of -1 clears the target: a masked NaN would still poison its row. A target of -1 ends the list.
+
+def copy_rows(cache: KVCache, copies_X3: jax.Array) -> KVCache:
+  """The cache after copies in order: of each triple's source row to its target row, at least so many leading positions.
+
+  A source of -1 clears the target, since a masked NaN would still poison its row. A target of -1 ends the list.
   """
-  count = jnp.argmin(jnp.append(pairs_S2[:, 1], -1) >= 0)
+  count = jnp.argmin(jnp.append(copies_X3[:, 1], -1) >= 0)
 
   def copy_one(i, cache):
-    source, target = pairs_S2[i]
-    return jax.tree.map(lambda x: _copy_row(x, source, target), cache)
+    source, target, positions = copies_X3[i]
+    blocks = -(-positions // min(_COPIED, cache.k_LBSKH.shape[2]))
+
+    def copy_block(j, cache):
+      return jax.tree.map(lambda x: _copy_block(x, source, target, j), cache)
+
+    return jax.lax.fori_loop(0, blocks, copy_block, cache)
 
   return jax.lax.fori_loop(0, count, copy_one, cache)
 
 
-def _copy_row(x_LBSKH, source, target):
-  row = jax.lax.dynamic_slice_in_dim(x_LBSKH, jnp.maximum(source, 0), 1, axis=1)
-  return jax.lax.dynamic_update_slice_in_dim(x_LBSKH, jnp.where(source >= 0, row, 0), target, axis=1)
+def _copy_block(x_LBSKH, source, target, j):
+  L, _, S, K, H = x_LBSKH.shape
+  size = min(_COPIED, S)
+  # The last block is pulled back to end with the row.
+  start = jnp.minimum(j * size, S - size)
+  block = jax.lax.dynamic_slice(x_LBSKH, (0, jnp.maximum(source, 0), start, 0, 0), (L, 1, size, K, H))
+  return jax.lax.dynamic_update_slice(x_LBSKH, jnp.where(source >= 0, block, 0), (0, target, start, 0, 0))
 
 
 class Programs:
@@ -219,8 +237,8 @@ class Programs:
     def run_prefill(leaves, cache, work_PX):
       return prefill(model(leaves), cache, work_PX)
 
-    def run_copy(cache, pairs_S2):
-      return copy_rows(cache, pairs_S2)
+    def run_copy(cache, copies_X3):
+      return copy_rows(cache, copies_X3)
 
     self._decode = jax.jit(run_decode, donate_argnums=1, out_shardings=self._place)
     self._prefill = jax.jit(run_prefill, donate_argnums=1, out_shardings=self._place)
@@ -250,19 +268,19 @@ class Programs:
       cache, packed_SM2 = self._decode(leaves, cache, control_SX, np.bool_(hasten))
       return cache, np.asarray(packed_SM2)
 
-  def fill(self, leaves: Leaves, cache: KVCache, copies: Pairs, chunks: Sequence[Chunk]) -> KVCache:
+  def fill(self, leaves: Leaves, cache: KVCache, copies: Copies, chunks: Sequence[Chunk]) -> KVCache:
     """The cache after the copies and then the chunks, as `copy_rows` and `prefill` do them.
 
     Args:
-      copies: (source or -1, target) pairs.
+      copies: triples of source (-1: zeros), target and the number of leading positions.
       chunks: at most `prefill_rows` pieces, each as (slot, first position, ids).
     """
     options = self._options
     with self._on_mesh():
       if copies:
-        pairs_S2 = np.full((2 * options.slots, 2), -1, np.int32)
-        pairs_S2[: len(copies)] = copies
-        cache = self._copy(cache, pairs_S2)
+        copies_X3 = np.full((2 * options.slots, 3), -1, np.int32)
+        copies_X3[: len(copies)] = copies
+        cache = self._copy(cache, copies_X3)
       if chunks:
         work_PX = np.full((options.prefill_rows, 2 + options.prefill_chunk), EMPTY, np.int32)
         work_PX[:, 0] = options.slots

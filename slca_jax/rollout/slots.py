@@ -15,9 +15,9 @@ NOBODY = -1  # an id that no token has
 
 
 class Step(NamedTuple):
-  """One prefill call: rows to copy or clear first, as (source or -1, target), then chunks as (slot, start, ids)."""
+  """One prefill call: first copies as (source or -1 to clear, target, positions), then chunks as (slot, start, ids)."""
 
-  copies: list[tuple[int, int]]
+  copies: list[tuple[int, int, int]]
   chunks: list[tuple[int, int, np.ndarray]]
 
 
@@ -103,7 +103,7 @@ class Slots:
     A slot whose missing prefix another one holds gets a copy. One whose prefix an earlier arrival is about to compute
     waits for it, so that a prompt is prefilled once however many ask for it at the same time.
     """
-    copies = [(-1, slot) for slot in running if self._spoilt_S[slot]]
+    copies = [(-1, slot, self.ids_SX.shape[1]) for slot in running if self._spoilt_S[slot]]
     self._spoilt_S[list(running)] = False
     ready, goal_S = [], self.pure_S.copy()
     for slot in filter(self.unfilled, running):
@@ -112,7 +112,7 @@ class Slots:
         donor, waits = self._donor(slot, goal_S)
         goal_S[slot] = self.length_S[slot] - 1
         if donor is not None:
-          copies.append((donor, slot))
+          copies.append((donor, slot, int(self.held_S[slot])))
       if not waits and self.unfilled(slot):
         ready.append(slot)
     # Chunks come after all copies: what they write is nobody's prefix before the next step.

@@ -11,6 +11,7 @@ from slca_jax.errors import ConfigError, SamplerError
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.nn.sharding import make_mesh, named_shardings
 from slca_jax.nn.transformer import Transformer
+from slca_jax.rollout import decoding
 from slca_jax.rollout.local import LocalSampler
 from slca_jax.rollout.settings import LocalEngine
 
@@ -230,6 +231,15 @@ def test_a_session_beyond_the_slots_waits_for_a_release():
     await late[1]
 
   run(crowd, slots=2)
+
+
+@pytest.mark.parametrize(('hasten', 'count'), [(False, [1, 4, 0, 0, 0, 0]), (True, [1, 1, 0, 0, 0, 0])])
+def test_a_hastened_block_ends_with_its_first_finished_request(hasten, count):
+  sampler = compiled()
+  control_SX = np.zeros_like(sampler._control_SX)
+  control_SX[:2, decoding.LEFT] = 1, 9
+  _, packed_SM2 = sampler._programs.decode(sampler._leaves, sampler._programs.empty_cache(), control_SX, hasten)
+  assert (packed_SM2[:, :, 0] >= 0).sum(1).tolist() == count
 
 
 def test_cancelling_disturbs_nobody_and_keeps_the_session():

@@ -44,7 +44,7 @@ def test_a_prompt_is_prefilled_once_for_all_who_ask_at_the_same_time():
   assert drain(slots, running) == [
     ([], [(0, 0, [1, 2, 3, 4])]),
     ([], [(0, 4, [5, 6])]),
-    ([(0, 1), (0, 2), (0, 3)], []),
+    ([(0, 1, 6), (0, 2, 6), (0, 3, 6)], []),
   ]
 
 
@@ -53,7 +53,7 @@ def test_prompts_that_start_alike_share_whole_chunks():
   running = [begin(slots, 'a', ids(1, 2, 3, 4, 5, 6, 7)), begin(slots, 'b', ids(1, 2, 3, 4, 5, 9, 9))]
   assert drain(slots, running) == [
     ([], [(0, 0, [1, 2, 3, 4])]),
-    ([(0, 1)], [(0, 4, [5, 6]), (1, 4, [5, 9])]),
+    ([(0, 1, 4)], [(0, 4, [5, 6]), (1, 4, [5, 9])]),
   ]
 
 
@@ -78,7 +78,7 @@ def test_what_decoding_wrote_is_not_shared():
   drain(slots, [first])
   sample(slots, first, 6, 7, 8, 9)
   second = begin(slots, 'b', ids(1, 2, 3, 4, 5, 6, 7, 8, 9))
-  assert drain(slots, [second]) == [([(0, 1)], [(1, 4, [5, 6, 7, 8])])]
+  assert drain(slots, [second]) == [([(0, 1, 4)], [(1, 4, [5, 6, 7, 8])])]
 
 
 def test_an_idle_slot_with_the_prefix_is_taken_over_without_a_copy():
@@ -107,7 +107,7 @@ def test_the_heir_of_a_prefix_that_never_came_computes_it():
   running = [begin(slots, name, prompt) for name in 'ab']
   slots.step(running, rows=8)
   slots.release('a')
-  assert drain(slots, [1]) == [([(0, 1)], [(1, 4, [5, 6])])]
+  assert drain(slots, [1]) == [([(0, 1, 4)], [(1, 4, [5, 6])])]
 
 
 def test_forgotten_rows_are_prefilled_anew_with_their_samples():
@@ -123,4 +123,4 @@ def test_a_spoilt_row_is_cleared_once_before_its_next_use():
   slots = Slots(1, 16, chunk=CHUNK)
   slots.spoil([0])
   slot = begin(slots, 'a', ids(1))
-  assert drain(slots, [slot]) == [([(-1, 0)], [])]
+  assert drain(slots, [slot]) == [([(-1, 0, 16)], [])]
