@@ -31,7 +31,12 @@ def naive(hidden_BTD, unembed_VD, tokens_BT, source_BT, sampled_BT, *, temperatu
 
 def weighed(function, weight_BT):
   """A loss that weighs every token differently, and its gradients."""
-  return lambda *args: jax.value_and_grad(lambda h, u: (weight_BT * function(h, u, *args[2:])).sum(), (0, 1))(*args[:2])
+
+  def value_and_grad(hidden_BTD, unembed_VD, *rest):
+    loss = lambda hidden_BTD, unembed_VD: (weight_BT * function(hidden_BTD, unembed_VD, *rest)).sum()
+    return jax.value_and_grad(loss, (0, 1))(hidden_BTD, unembed_VD)
+
+  return value_and_grad
 
 
 class TokenLogprobsTest(chex.TestCase):

@@ -29,7 +29,6 @@ class PpoClipTest(chex.TestCase):
   @parameterized.parameters(0.1, 0.3)
   def test_low_and_high_clip_are_set_apart(self, low):
     # A = 1 at ρ = 2 stops at 1 + ε_high = 1.28; A = −1 at ρ = 0.5 stops at 1 − ε_low.
-    del ratio_up, down
     loss = self.variant(functools.partial(ppo_clip, clip_low=low, clip_high=0.28))
     logp_BT, zero_BT = np.log(np.array([[2.0, 0.5]], np.float32)), np.zeros((1, 2), np.float32)
     got_BT = loss(logp_BT, zero_BT, np.array([[1.0, -1.0]], np.float32))

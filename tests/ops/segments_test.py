@@ -35,7 +35,7 @@ def reference(sampled_BT, rollout_BT, rollouts, finished_R=None, unfinished='sum
 @st.composite
 def batches(draw):
   """Rows of prompts, rollouts and padding in any order, touching or not, shorter and longer than 32 tokens."""
-  length = draw(st.sampled_from([1, 2, 31, 32, 33, 40, 70]))
+  length = draw(st.sampled_from([1, 32, 70]))
   rows, rollouts = [], 0
   sampled = []
   for _ in range(draw(st.integers(1, 3))):
@@ -53,11 +53,12 @@ def batches(draw):
   return np.array(sampled), np.array(rows, np.int32), np.array(finished)
 
 
-# One shape per length, so that hypothesis measures rows and not the compiler.
+# Compiled once per shape, of which there are few.
 _settled = jax.jit(segment_runs, static_argnames='unfinished')
+_present = jax.jit(present, static_argnums=(2, 3))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(batches(), st.sampled_from(['summary', 'tool', 'drop']))
 def test_segments_are_those_of_the_token_by_token_definition(batch, unfinished):
   sampled_BT, rollout_BT, finished_R = batch
@@ -71,7 +72,7 @@ def test_segments_are_those_of_the_token_by_token_definition(batch, unfinished):
   np.testing.assert_array_equal(segments.run_BT, run_BT)
   for kind in (TOOL, SUMMARY):
     has_R = np.isin(np.arange(256), rollout_BT[segment_BT == kind])
-    np.testing.assert_array_equal(jax.jit(present, static_argnums=(2, 3))(segments, rollout_BT, kind, 256), has_R)
+    np.testing.assert_array_equal(_present(segments, rollout_BT, kind, 256), has_R)
 
 
 CASES = {
@@ -116,8 +117,8 @@ class CasesTest(chex.TestCase):
 def test_packed_rows_give_what_separate_rows_give():
   random = np.random.default_rng(0)
   sampled_RT = random.random((12, 50)) < 0.6
-  alone = segment_runs(sampled_RT, np.repeat(np.arange(12)[:, None], 50, 1))
-  packed = segment_runs(sampled_RT.reshape(3, 200), np.repeat(np.arange(12), 50).reshape(3, 200))
+  alone = _settled(sampled_RT, np.repeat(np.arange(12)[:, None], 50, 1))
+  packed = _settled(sampled_RT.reshape(3, 200), np.repeat(np.arange(12), 50).reshape(3, 200))
   np.testing.assert_array_equal(packed.segment_BT.reshape(12, 50), alone.segment_BT)
   np.testing.assert_array_equal(packed.run_BT.reshape(12, 50), alone.run_BT)
 
@@ -131,7 +132,7 @@ def test_long_rows_need_carries_between_words_of_words():
     rollout_BT = np.cumsum(border_BT.reshape(-1)).reshape(2, length)
     rollout_BT[1] += 1
     rollouts = rollout_BT.max() + 1
-    segments = segment_runs(sampled_BT, rollout_BT)
+    segments = _settled(sampled_BT, rollout_BT)
     segment_BT, run_BT = reference(sampled_BT, rollout_BT, rollouts)
     np.testing.assert_array_equal(segments.segment_BT, segment_BT)
     np.testing.assert_array_equal(segments.run_BT, run_BT)
@@ -143,8 +144,8 @@ def test_sharded_rows_equal_a_single_device():
   sampled_BT = np.random.default_rng(2).random((16, 100)) < 0.5
   rollout_BT = np.repeat(np.arange(32), 50).reshape(16, 100)
   segments = jax.jit(segment_runs)(jax.device_put(sampled_BT, rows), jax.device_put(rollout_BT, rows))
-  jax.tree.map(np.testing.assert_array_equal, segments, segment_runs(sampled_BT, rollout_BT))
-  has_R = jax.jit(present, static_argnums=(2, 3))(segments, jax.device_put(rollout_BT, rows), TOOL, 32)
+  jax.tree.map(np.testing.assert_array_equal, segments, _settled(sampled_BT, rollout_BT))
+  has_R = _present(segments, jax.device_put(rollout_BT, rows), TOOL, 32)
   assert has_R.all()
 
 
