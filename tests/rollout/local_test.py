@@ -237,6 +237,7 @@ def test_a_session_beyond_the_slots_waits_for_a_release():
 def test_a_hastened_block_ends_with_its_first_finished_request(hasten, count):
   sampler = compiled()
   control_SX = np.zeros_like(sampler._control_SX)
+  control_SX[:, decoding.STOPS :] = -1
   control_SX[:2, decoding.LEFT] = 1, 9
   _, packed_SM2 = sampler._programs.decode(sampler._leaves, sampler._programs.empty_cache(), control_SX, hasten)
   assert (packed_SM2[:, :, 0] >= 0).sum(1).tolist() == count
