@@ -22,8 +22,9 @@ from slca_jax.nn.config import Backend
 _MASKED, _LOWEST = -1e30, -1e20
 _FAR = jnp.iinfo(jnp.int32).max
 _BLOCK = 128
+_SHORT_BLOCK, _SHORT = 64, 256
 _CACHE_BLOCK = {'cpu': 128}
-_DENSE_UP_TO = {'cpu': 192, 'gpu': 512, 'tpu': 512}
+_DENSE_UP_TO = {'cpu': 64, 'gpu': 512, 'tpu': 512}
 _dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
@@ -148,7 +149,7 @@ def _on_each_device(function):
 def _blocks(q_BTNH, k_BSKH, v_BSKH, q_ids, k_ids):
   B, T, N, H = q_BTNH.shape
   S, K = k_BSKH.shape[1:3]
-  G, U, W = N // K, min(_BLOCK, T), min(_BLOCK, S)
+  G, U, W = N // K, _block(T), _block(S)
   q_BIKMH = _cut(q_BTNH, U).reshape(B, -1, U, K, G, H).transpose(0, 1, 3, 2, 4, 5).reshape(B, -1, K, U * G, H)
   k_BJKWH, v_BJKWH = _cut(k_BSKH, W).swapaxes(2, 3), _cut(v_BSKH, W).swapaxes(2, 3)
   q_ids = Ids(*(_cut(x, U, -1) for x in q_ids))
@@ -156,6 +157,11 @@ def _blocks(q_BTNH, k_BSKH, v_BSKH, q_ids, k_ids):
   out_BIKMH = _flash(q_BIKMH, k_BJKWH, v_BJKWH, q_ids, k_ids)
   out_BIUKGH = out_BIKMH.reshape(B, -1, K, U, G, H).transpose(0, 1, 3, 2, 4, 5)
   return out_BIUKGH.reshape(B, -1, N, H)[:, :T]
+
+
+def _block(size):
+  """Tokens of a block: long ones carry less overhead, short ones skip more of a short row."""
+  return min(size, _SHORT_BLOCK if size <= _SHORT else _BLOCK)
 
 
 def _cut(x, size, fill=0):

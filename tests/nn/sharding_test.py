@@ -1,0 +1,68 @@
+"""The mesh and the rules on simulated devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from slca_jax.errors import ConfigError
+from slca_jax.nn import sharding
+from slca_jax.nn.config import TransformerConfig
+from slca_jax.nn.transformer import Transformer, abstract_model
+
+CONFIG = TransformerConfig(vocab=61, layers=2, width=16, hidden=24, heads=4, kv_heads=2, head_dim=8, tied=False)
+
+
+def test_one_open_axis_takes_the_devices_that_are_left():
+  assert dict(sharding.make_mesh(data=2, tensor=2).shape) == {'data': 2, 'fsdp': 2, 'tensor': 2}
+  assert dict(sharding.make_mesh(devices=jax.devices()[:1]).shape) == {'data': 1, 'fsdp': 1, 'tensor': 1}
+
+
+@pytest.mark.parametrize('sizes', [dict(data=3), dict(data=2, fsdp=2, tensor=4), dict(data=-1, fsdp=-1)])
+def test_a_mesh_that_does_not_fit_the_devices_is_refused(sizes):
+  with pytest.raises(ConfigError, match='mesh'):
+    sharding.make_mesh(**sizes)
+
+
+def test_optimiser_state_lies_where_its_parameters_lie():
+  mesh = sharding.make_mesh(fsdp=4, tensor=2)
+  _, abstract = abstract_model(CONFIG)
+  state = jax.eval_shape(optax.adamw(1e-3).init, abstract)
+  placed = sharding.named_shardings(state, mesh)
+  assert placed[0].mu['blocks']['w_gate'].get_value().spec == jax.P(None, 'fsdp', 'tensor')
+  assert placed[0].count.spec == jax.P()
+
+
+def test_an_axis_that_the_mesh_does_not_divide_stays_whole():
+  _, abstract = abstract_model(CONFIG)
+  placed = sharding.named_shardings(abstract, sharding.make_mesh(fsdp=1, tensor=8))
+  assert placed['blocks']['w_k'].get_value().spec == jax.P(None, 'fsdp', None, None)
+  assert placed['blocks']['w_up'].get_value().spec == jax.P(None, 'fsdp', 'tensor')
+
+
+@pytest.mark.parametrize('attention', ['dense', 'blocks'])
+def test_a_sharded_step_equals_the_single_one(attention):
+  config = TransformerConfig(**{**CONFIG.__dict__, 'attention': attention})
+  graph, params = nnx.split(Transformer(config, rngs=nnx.Rngs(0)), nnx.Param)
+  rng = np.random.default_rng(0)
+  tokens = rng.integers(0, 61, (8, 12)).astype(np.int32)
+  rollout = np.tile(np.array([-1] * 4 + [0] * 4 + [1] * 4, np.int32), (8, 1))
+  position = np.tile(np.array([0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7], np.int32), (8, 1))
+  batch = tokens, np.zeros_like(tokens), rollout, position
+
+  @jax.jit
+  def step(params, batch):
+    def loss(params):
+      return jnp.mean(jnp.sin(nnx.merge(graph, params)(*batch)))
+
+    return jax.value_and_grad(loss)(params)
+
+  value, grads = step(params, batch)
+  mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
+  with jax.set_mesh(mesh):
+    placed = jax.device_put(params, sharding.named_shardings(params, mesh))
+    value_sharded, grads_sharded = step(placed, sharding.shard_rows(batch, mesh))
+  np.testing.assert_allclose(value_sharded, value, rtol=1e-5)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), grads_sharded, grads)
