@@ -38,7 +38,7 @@ class Checkpoints:
     return step % self._every == 0 or step == steps
 
   def save(self, step: int, state: TrainState, record: dict[str, Any], *, score: float | None = None) -> None:
-    """Writes the state after `step` steps; the device buffers are copied before this returns, the rest is asynchronous."""
+    """Writes the state after `step` steps. The buffers are copied before this returns; the disk is written behind."""
     if step in self._manager.all_steps():
       return
     args = ocp.args.Composite(state=ocp.args.StandardSave(_plain(state)), record=ocp.args.JsonSave(record))

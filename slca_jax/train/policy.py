@@ -14,7 +14,8 @@ from slca_jax.chat.template import Template, load_template
 from slca_jax.config import require
 from slca_jax.nn import sharding, weights
 from slca_jax.nn.config import TransformerConfig
-from slca_jax.nn.transformer import Transformer
+from slca_jax.nn.hf_config import read_config
+from slca_jax.nn.transformer import abstract_model
 from slca_jax.train.settings import MeshShape, Model
 
 
@@ -45,11 +46,11 @@ def load(model: Model, shape: MeshShape) -> Loaded:
   require(bool(model.path), 'model.path is empty; give a Hugging Face folder or hub name')
   folder = resolve(model.path)
   numerics = {name: getattr(model, name) for name in ('dtype', 'param_dtype', 'remat', 'attention')}
-  config = dataclasses.replace(weights.read_config(folder), **numerics)
+  config = dataclasses.replace(read_config(folder), **numerics)
   mesh = sharding.make_mesh(data=shape.data, fsdp=shape.fsdp, tensor=shape.tensor)
   template = load_template(folder, options=model.template)
   params = weights.load_hf(folder, config, mesh)
-  graph = nnx.split(nnx.eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0))), nnx.Param)[0]
+  graph, _ = abstract_model(config)
   return Loaded(folder, config, mesh, graph, params, template)
 
 

@@ -110,7 +110,8 @@ class Learner:
         self.step += 1
         await self._publish()
         score = await self._evaluate_if_due(numbers)
-        self.writer.write(self.step, numbers | self.watch.read())
+        numbers |= self._speed(batch[0])
+        self.writer.write(self.step, numbers)
         bar.advance(numbers)
         if self.checkpoints.due(self.step, self.steps):
           self._save(score)
@@ -167,6 +168,14 @@ class Learner:
       found = jax.device_get(found)
     numbers = {name: sum(float(f[name]) for f in found) / len(found) for name in found[0]}
     return numbers | describe(trajectories, scores)
+
+  def _speed(self, trajectories: Sequence[Trajectory]) -> Numbers:
+    """Seconds by phase, and sampled tokens per second of collecting and of the whole step."""
+    times = self.watch.read()
+    sampled = sum(len(turn.tokens) for trajectory in trajectories for turn in trajectory.turns)
+    whole = sum(seconds for name, seconds in times.items() if name != 'time/evaluate')
+    rates = {'tokens_per_second': sampled / whole, 'sampled_per_second': sampled / times['time/collect']}
+    return times | rates
 
   async def _publish(self) -> None:
     with self.watch('publish'):

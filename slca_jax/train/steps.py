@@ -7,6 +7,7 @@ The token mean divides by the count of the *whole* batch, so neither micro-batch
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -89,7 +90,7 @@ def make_update(
     def loss(params: nnx.State, rows: Rows) -> tuple[jax.Array, jax.Array]:
       logp_BT = policy.logps(params, rows)
       loss_BT = policy_loss(logp_BT, rows, objective)
-      return jnp.sum(jnp.where(rows['learn_BT'], loss_BT, 0.0)) / count, logp_BT
+      return losses.masked_mean(loss_BT, rows['learn_BT'], count), logp_BT
 
     rows = batch_rows(experience.batch) | {
       'learn_BT': learn_BT,
@@ -99,7 +100,7 @@ def make_update(
     }
     total, gradients, logp_BT = accumulate(loss, state.params, rows, micro_rows)
     state, numbers = step(state, gradients, optimizer)
-    return state, numbers | {'loss': total} | diagnostics.describe(experience, logp_BT)
+    return state, numbers | {'loss': total} | describe(experience, logp_BT, objective)
 
   return update
 
@@ -115,7 +116,7 @@ def make_fit(
 
     def loss(params: nnx.State, rows: Rows) -> tuple[jax.Array, jax.Array]:
       logp_BT = policy.logps(params, rows)
-      return -jnp.sum(logp_BT) / count, logp_BT
+      return losses.cross_entropy(logp_BT, rows['sampled_BT'], count), logp_BT
 
     total, gradients, _ = accumulate(loss, state.params, batch_rows(batch), micro_rows)
     state, numbers = step(state, gradients, optimizer)
@@ -146,13 +147,31 @@ def policy_loss(logp_BT: jax.Array, rows: Rows, objective: Objective) -> jax.Arr
     rows['advantage_BT'],
     clip_low=objective.clip_low,
     clip_high=objective.clip_high,
-    dual_clip=objective.dual_clip or None,
+    dual_clip=objective.dual_clip or math.inf,
   )
   if objective.importance_cap:
-    loss_BT *= losses.importance_weights(rows['old_logp_BT'], rows['sampler_logp_BT'], cap=objective.importance_cap)
+    loss_BT *= losses.truncated_weights(rows['old_logp_BT'], rows['sampler_logp_BT'], cap=objective.importance_cap)
   if objective.kl:
     loss_BT += objective.kl * losses.kl_k3(logp_BT, rows['ref_logp_BT'])
   return loss_BT
+
+
+def describe(experience: Experience, logp_BT: jax.Array, objective: Objective) -> Numbers:
+  """What the update tells about itself: per segment, per group, and how far the engine's log-probs are off."""
+  segments, batch = experience.segments, experience.batch
+  learn_BT = segments.segment_BT != NONE
+  numbers = {'kl': losses.masked_mean(losses.kl_k3(logp_BT, experience.ref_logp_BT), learn_BT)}
+  numbers |= diagnostics.policy_metrics(
+    logp_BT,
+    experience.old_logp_BT,
+    experience.ref_logp_BT,
+    experience.advantage_BT,
+    segments,
+    clip_low=objective.clip_low,
+    clip_high=objective.clip_high,
+  )
+  numbers |= diagnostics.sampler_gap(experience.old_logp_BT, batch.sampler_logp_BT, segments)
+  return numbers | diagnostics.group_metrics(batch.rewards, segments, batch.rollout_BT)
 
 
 def step(

@@ -17,7 +17,7 @@ from slca_jax.envs.guard import CallLimits
 from slca_jax.envs.recorded import recorded_opener
 from slca_jax.errors import ConfigError, EnvironmentFailure
 from slca_jax.ops.estimators import ESTIMATORS
-from slca_jax.quickstart import world as market
+from slca_jax.quickstart.world import MARKET
 from slca_jax.rewards.judge import BiasedJudge, Judge, NoisyJudge, RuleJudge
 from slca_jax.rewards.protocols import check_protocol, score
 from slca_jax.rollout.local import LocalSampler
@@ -25,7 +25,7 @@ from slca_jax.rollout.sampler import Sampler
 from slca_jax.train.policy import Loaded
 from slca_jax.train.settings import EnvironmentSettings, JudgeSettings, Method, RLConfig, TaskFiles
 
-WORLDS: dict[str, World] = {'market': market.WORLD}  # by a task's blueprint
+WORLDS: dict[str, World] = {'market': MARKET}  # by a task's blueprint
 
 SeededScorer = Callable[..., Awaitable[Scores]]  # (trajectory, *, seed)
 

@@ -9,14 +9,15 @@ from fakes import ScriptedEnvironment, ScriptedSampler, broken_engine
 
 from slca_jax.chat.template import Template
 from slca_jax.dialogue import Message, Scores, Status, Task, Tool, ToolCall
-from slca_jax.quickstart.tokenizer import train_tokenizer
+from slca_jax.quickstart.tokenizer import make_tokenizer
+from slca_jax.quickstart.world import make_task
 from slca_jax.rollout.collect import Rollouts, collect, run, seed_of
 from slca_jax.rollout.sampler import Sample
 from slca_jax.rollout.settings import Decoding, Limits
 
 TOOL = Tool('get_price', 'Price.', {'type': 'object', 'properties': {'ticker': {'type': 'string'}}})
 TASK = Task('task', (TOOL,), (Message('user', 'What is BAKO and CIRU?'),))
-TEMPLATE = Template(train_tokenizer(['What is BAKO and CIRU? get_price ticker assistant user system tools'] * 4))
+TEMPLATE = Template(make_tokenizer([make_task(0, 'train', index) for index in range(20)]))
 END = '<|im_end|>'
 
 
