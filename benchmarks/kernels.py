@@ -4,13 +4,13 @@
 
 1. A torch loop that finds the runs of each row and fills in its advantages, which is how trainers usually do it. Both
    take the same rewards and the same masks, and must agree. Target: at least 6 times as long as ours.
-2. Cloning the mask into fresh memory: what merely touching an array of this size costs. The mask cloned is int32, 4 bytes
-   per token, like the rollout index that the kernel reads and the advantage that it writes (beside them it reads one byte
-   per token for `sampled`). Target: ours takes at most 2.5 times as long. The clone of a mask of single bytes is printed
-   too: a kernel that writes 4 bytes per token cannot come near that one.
+2. Cloning the mask into fresh memory: what merely touching an array of this size costs. The mask cloned is int32, 4
+   bytes per token, like the rollout index that the kernel reads and the advantage that it writes (beside them it reads
+   one byte per token for `sampled`). Target: ours takes at most 2.5 times as long. The clone of a mask of single bytes
+   is printed too: a kernel that writes 4 bytes per token cannot come near that one.
 
-All contenders take turns and medians are compared. Ours uses all cores, the loop hardly does: measure on an idle machine.
-What is written is new memory each time for every contender, as in training.
+All contenders take turns and medians are compared. Ours uses all cores, the loop hardly does: measure on an idle
+machine. What is written is new memory each time for every contender, as in training.
 """
 
 import argparse
