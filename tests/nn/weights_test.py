@@ -70,11 +70,16 @@ def torch_logp(model):
 
 def our_logp(params, config):
   graph, _ = abstract_model(config)
-  model = nnx.merge(graph, params)
   zero, position = np.zeros_like(TOKENS), np.tile(np.arange(TOKENS.shape[1], dtype=np.int32), (len(TOKENS), 1))
-  with jax.default_matmul_precision('highest'):
+
+  @jax.jit
+  def logp(params):
+    model = nnx.merge(graph, params)
     hidden_BTD = model(TOKENS, zero, zero - 1, position)
-    return np.asarray(jax.nn.log_softmax(jnp.einsum('BTD,VD->BTV', hidden_BTD, model.unembedding()), -1))
+    return jax.nn.log_softmax(jnp.einsum('BTD,VD->BTV', hidden_BTD, model.unembedding()), -1)
+
+  with jax.default_matmul_precision('highest'):
+    return np.asarray(logp(params))
 
 
 def test_log_probs_equal_transformers(checkpoint):
