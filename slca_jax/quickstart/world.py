@@ -19,6 +19,7 @@ Split = Literal['train', 'heldout']
 Kind = Literal['one', 'two', 'three', 'chain', 'mixed']
 
 KINDS: tuple[Kind, ...] = ('one', 'two', 'three', 'chain', 'mixed')
+VALUES = range(10, 60)
 HELD_OUT_SHARE = 5  # one in five combinations of names and values belongs to the held-out split
 
 
@@ -26,9 +27,9 @@ def _names(text: str) -> tuple[str, ...]:
   return tuple(text.split())
 
 
-TICKERS = _names('BAKO CIRU DOVA FEMI GUTO HALE JOBU KIVA LORO MEXA NUFI PAGO QUDE RIZU SOTA TUBE VAMO WICO XULE ZEPA')
-CURRENCIES = _names('ARL BEK CUN DOM FIR GEL HUZ KAP LIV MOX')
-COMPANIES = _names('Avenor Brixa Corvel Dunmar Elkano Farlow Gristo Hestia Ivarno Jaskel Kelmor Lumira')
+TICKERS = _names('BAKO CIRU DOVA FEMI GUTO HALE JOBU KIVA LORO MEXA NUFI PAGO')
+CURRENCIES = _names('ARL BEK CUN DOM FIR GEL')
+COMPANIES = _names('Avenor Brixa Corvel Dunmar Elkano Farlow Gristo Hestia')
 
 
 def find_ticker(db: Database, company: str) -> dict[str, Any]:
@@ -126,11 +127,11 @@ def make_task(seed: int, split: Split, index: int, *, kind: Kind | None = None) 
 
 
 def make_database(rng: random.Random) -> dict[str, Any]:
-  """Fresh tables: every company gets a ticker of its own, every ticker and currency a value from 10 to 99."""
+  """Fresh tables: every company gets a ticker of its own, every ticker and currency one of VALUES."""
   return {
     'tickers': dict(zip(COMPANIES, rng.sample(TICKERS, len(COMPANIES)), strict=True)),
-    'prices': {ticker: rng.randint(10, 99) for ticker in TICKERS},
-    'rates': {currency: rng.randint(10, 99) for currency in CURRENCIES},
+    'prices': {ticker: rng.choice(VALUES) for ticker in TICKERS},
+    'rates': {currency: rng.choice(VALUES) for currency in CURRENCIES},
   }
 
 

@@ -5,7 +5,7 @@ from transformers import AutoTokenizer
 
 from slca_jax.quickstart.demonstrations import demonstrate
 from slca_jax.quickstart.tokenizer import make_tokenizer
-from slca_jax.quickstart.world import COMPANIES, CURRENCIES, TICKERS, TOOLS, make_task
+from slca_jax.quickstart.world import COMPANIES, CURRENCIES, TICKERS, TOOLS, VALUES, make_task
 
 
 def plain(messages):
@@ -57,7 +57,7 @@ def test_text_from_outside_the_world_comes_back_too(tokenizer, text):
 
 
 def test_a_name_and_a_number_are_one_token_each(tokenizer):
-  for piece in (*TICKERS, *CURRENCIES, *COMPANIES, *map(str, range(10, 100))):
+  for piece in (*TICKERS, *CURRENCIES, *COMPANIES, *map(str, VALUES)):
     assert len(tokenizer(piece)['input_ids']) == 1, piece
 
 
