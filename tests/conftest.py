@@ -6,8 +6,10 @@ import tempfile
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 os.environ.setdefault('HF_HUB_OFFLINE', '1')
+# Concurrent thunks of 8 simulated devices can hold every thread of a small pool, each waiting in another collective.
+_FLAGS = '--xla_force_host_platform_device_count=8 --xla_cpu_enable_concurrency_optimized_scheduler=false'
 if 'xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', ''):
-  os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_force_host_platform_device_count=8'
+  os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {_FLAGS}'.strip()
 
 _CACHE = os.environ.get('SLCA_JAX_CACHE') or pathlib.Path(tempfile.gettempdir()) / 'slca_jax_compilation_cache'
 os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(_CACHE))

@@ -54,7 +54,8 @@ class Checkpoints:
       ConfigError: the checkpoint is of another model or optimiser; names the first difference.
     """
     step = self.latest if step is None else step
-    abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, _plain(template))
+    plain = _plain(template)
+    abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, plain)
     args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), record=ocp.args.JsonRestore())
     try:
       found = self._manager.restore(step, args=args)
@@ -63,7 +64,7 @@ class Checkpoints:
         f'checkpoint {step} in {self._manager.directory} is not of this model and optimiser: {error}; '
         'use another output folder or the settings it was made with'
       ) from error
-    leaves = jax.tree.leaves(found['state'])
+    leaves = [found['state'][name] for name in plain]  # by name: trees of dicts are sorted, ours is in its own order
     return jax.tree.unflatten(jax.tree.structure(template), leaves), found['record']
 
   def wait(self) -> None:

@@ -223,7 +223,8 @@ def test_update_compiles_once_per_shape():
   optimizer = optax.adam(1e-3)
   mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1, devices=jax.devices()[:1])
   with jax.set_mesh(mesh):
-    state, shardings = policy.init_state(jax.tree.map(jnp.copy, PARAMS), optimizer, mesh)
+    placed = jax.device_put(jax.tree.map(jnp.copy, PARAMS), sharding.named_shardings(PARAMS, mesh))
+    state, shardings = policy.init_state(placed, optimizer, mesh)
     update = make_update(NETWORK, objective, optimizer, micro_rows=2, shardings=shardings)
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(sharding.ROWS))
     shapes = set()

@@ -1,0 +1,204 @@
+"""The whole loop on a tiny policy: killed anywhere it goes on bit for bit, and nothing that breaks ends the run."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from slca_jax.config import as_dict
+from slca_jax.data.tasks import write_tasks
+from slca_jax.envs.executable import World
+from slca_jax.errors import ConfigError
+from slca_jax.nn.config import TransformerConfig
+from slca_jax.quickstart.start import write_start
+from slca_jax.quickstart.world import MARKET, make_task
+from slca_jax.rollout.settings import Layout, Limits, LocalEngine
+from slca_jax.train import rl, worlds
+from slca_jax.train import settings as s
+
+NETWORK = TransformerConfig(layers=1, width=16, hidden=32, heads=2, kv_heads=1, head_dim=8, context=512)
+STEPS = 5
+RUN = """
+import json, pathlib, sys
+from slca_jax.config import build
+from slca_jax.train.rl import train
+from slca_jax.train.settings import RLConfig
+train(build(RLConfig, json.loads(pathlib.Path(sys.argv[1]).read_text())))
+"""
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """A folder with a random policy and 7 tasks: 4 a step, so that steps cross the border of an epoch."""
+  folder = tmp_path_factory.mktemp('rl')
+  write_start(folder / 'start', seed=0, network=NETWORK, samples=30)
+  write_tasks([make_task(0, 'train', index) for index in range(7)], folder / 'train.jsonl')
+  write_tasks([make_task(0, 'heldout', index) for index in range(3)], folder / 'heldout.jsonl')
+  return folder
+
+
+def config(folder, output, **changes):
+  values = {
+    'output': str(output),
+    'steps': STEPS,
+    'prompts': 4,
+    'mini_batch': 2,
+    'group_size': 4,
+    'eval_every': 2,
+    'model': s.Model(path=str(folder / 'start'), dtype='float32', remat='none'),
+    'mesh': s.MeshShape(1, 1, 1) if len(jax.devices()) == 1 else s.MeshShape(data=2, fsdp=2, tensor=2),
+    'data': s.TaskFiles(str(folder / 'train.jsonl'), str(folder / 'heldout.jsonl')),
+    'rollout': s.RolloutSettings(
+      limits=Limits(turns=3, prompt_tokens=64, response_tokens=96, turn_tokens=24, observation_tokens=16),
+      local=LocalEngine(slots=8, context=192),
+    ),
+    'judge': s.JudgeSettings(noise=0.3),
+    'optimizer': s.Optimizer(learning_rate=1e-2),
+    'batching': Layout((256,), 4),
+    'checkpoint': s.Checkpointing(every=1, keep=2),
+  }
+  return s.RLConfig(**{**values, **changes})
+
+
+def start(folder, output, **changes):
+  """The run as a process of its own, on one device."""
+  changes.setdefault('mesh', s.MeshShape(1, 1, 1))
+  path = output.with_suffix('.json')
+  path.write_text(json.dumps(as_dict(config(folder, output, **changes))))
+  environment = {**os.environ, 'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu'}
+  command = [sys.executable, '-c', RUN, str(path)]
+  return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def finish(process):
+  out, _ = process.communicate(timeout=300)
+  assert process.returncode == 0, out.decode()[-3000:]
+
+
+def lines(output):
+  return [json.loads(line) for line in (output / 'metrics.jsonl').read_text().splitlines()]
+
+
+def wait_for(holds, seconds=240):
+  end = time.monotonic() + seconds
+  while not holds():
+    assert time.monotonic() < end, 'the run did not get there'
+    time.sleep(0.01)
+
+
+def result_of(output):
+  """(metrics without clock readings, rollouts as text, exported weights as bytes)."""
+  timed = ('time/', 'tokens_per_second', 'sampled_per_second')
+  numbers = [{k: v for k, v in line.items() if not k.startswith(timed)} for line in lines(output)]
+  rollouts = [path.read_text() for path in sorted((output / 'rollouts').iterdir())]
+  return numbers, rollouts, (output / 'model' / 'model.safetensors').read_bytes()
+
+
+@pytest.fixture(scope='module')
+def unbroken(folder):
+  finish(start(folder, folder / 'unbroken'))
+  return result_of(folder / 'unbroken')
+
+
+def test_run_that_is_killed_goes_on_bit_for_bit(folder, unbroken):
+  output = folder / 'killed'
+  metrics = output / 'metrics.jsonl'
+  # Steps 2 and 4 are evaluated; the kill after step 2 falls right behind the border of the first epoch (7 of 8 tasks).
+  for step in (2, 4):
+    process = start(folder, output)
+    wait_for(lambda step=step: metrics.exists() and any(line['step'] >= step for line in lines_so_far(metrics)))
+    process.kill()
+    process.wait()
+  finish(start(folder, output))
+  numbers, rollouts, weights = result_of(output)
+  assert numbers == unbroken[0]
+  assert rollouts == unbroken[1]
+  assert weights == unbroken[2]
+
+
+def lines_so_far(path):
+  out = []
+  for line in path.read_text().splitlines():
+    try:
+      out.append(json.loads(line))
+    except ValueError:
+      break
+  return out
+
+
+def test_sigterm_saves_and_exits_and_the_run_goes_on_bit_for_bit(folder, unbroken):
+  output = folder / 'terminated'
+  process = start(folder, output, checkpoint=s.Checkpointing(every=1000))
+  wait_for(lambda: (output / 'metrics.jsonl').exists() and lines_so_far(output / 'metrics.jsonl'))
+  process.send_signal(signal.SIGTERM)
+  finish(process)
+  assert not (output / 'model').exists() and any((output / 'checkpoints').iterdir())
+  finish(start(folder, output, checkpoint=s.Checkpointing(every=1000)))
+  assert result_of(output) == unbroken
+
+
+def test_resuming_with_other_settings_is_refused_and_names_them(folder, unbroken):
+  with pytest.raises(ConfigError, match=r"\['optimizer'\]\['learning_rate'\]: 0.01 -> 0.5"):
+    rl.train(config(folder, folder / 'unbroken', mesh=s.MeshShape(1, 1, 1), optimizer=s.Optimizer(learning_rate=0.5)))
+
+
+def test_two_runs_in_one_folder_are_refused(folder):
+  output = folder / 'claimed'
+  process = start(folder, output)
+  wait_for(lambda: (output / 'config.json').exists())
+  with pytest.raises(ConfigError, match='another run is writing'):
+    rl.train(config(folder, output))
+  process.kill()
+  process.wait()
+
+
+def broken_world():
+  """The market, but its tools raise, flood, answer no JSON, or try to end the interpreter."""
+  functions = dict(MARKET.functions)
+
+  def get_price(db, ticker):
+    fates = [lambda: 1 / 0, lambda: 'x' * 10_000_000, lambda: object(), sys.exit]
+    return fates[sum(map(ord, ticker)) % len(fates)]()
+
+  return World(MARKET.tools, {**functions, 'get_price': get_price})
+
+
+def test_tools_that_break_and_environments_that_die_do_not_end_the_run(folder, monkeypatch):
+  monkeypatch.setitem(worlds.WORLDS, 'market', broken_world())
+  lost = [make_task(0, 'train', index) for index in range(3)]
+  lost = [*lost, type(lost[0])('lost', lost[0].tools, lost[0].messages, lost[0].gold, blueprint='nowhere')]
+  write_tasks(lost, folder / 'broken.jsonl')
+  data = s.TaskFiles(str(folder / 'broken.jsonl'))
+  numbers = rl.train(config(folder, folder / 'broken', data=data, steps=2))
+  assert numbers['status/failed'] == 4  # the task whose world does not exist, in all its rollouts
+  assert np.isfinite(numbers['loss']) and numbers['skipped_updates'] == 0
+
+
+def test_sampler_agrees_with_trainer_and_nothing_recompiles(folder):
+  loaded = rl.policy.load(config(folder, folder / 'x').model, s.MeshShape(data=2, fsdp=2, tensor=2))
+  settings = config(folder, folder / 'counted', eval_every=0, dump_every=0)
+  tasks, _ = worlds.read(settings.data)
+  with jax.set_mesh(loaded.mesh):
+    learner = rl.Learner(settings, pathlib.Path(settings.output), loaded, tasks, [])
+    rl.asyncio.run(learner.learn(rl.Stop()))
+    assert learner.prepare._cache_size() == learner.update._cache_size() == 1
+    assert set(learner.sampler.compilations().values()) <= {0, 1}
+    learner.close()
+  for line in lines(pathlib.Path(settings.output)):
+    assert line['sampler/gap_max'] < 1e-4 and line['sampler/ess'] > 0.9999
+
+
+def test_dumped_rollouts_hold_ids_scores_and_reasons(folder, unbroken):
+  first = [json.loads(line) for line in unbroken[1][0].splitlines()]
+  assert len(first) == 16 and {row['group'] for row in first} == {0, 1, 2, 3}
+  for row in first:
+    assert row['status'] in ('finished', 'out_of_turns', 'out_of_tokens')
+    assert all(len(turn['tokens']) == len(turn['logprobs']) for turn in row['turns'])
+    assert 'process' in row['scores']['why']
