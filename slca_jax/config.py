@@ -18,8 +18,11 @@ from slca_jax.errors import ConfigError
 Built = TypeVar('Built')
 
 
-def defaults(cls: type) -> ml_collections.ConfigDict:
-  """A ConfigDict with every field of `cls` at its default; nested dataclasses become nested dicts."""
+def defaults(cls: type) -> Any:
+  """A ConfigDict with every field of `cls` at its default; nested dataclasses become nested dicts.
+
+  Typed as Any: type checkers cannot see its keys, `build` checks them.
+  """
   out = ml_collections.ConfigDict()
   for field in dataclasses.fields(cls):
     out[field.name] = _plain(_default(cls, field))
@@ -34,7 +37,7 @@ def build(cls: type[Built], config: Mapping[str, Any], *, path: str = 'config') 
       dataclass itself refuses. The message starts with the key's full path.
   """
   hints = typing.get_type_hints(cls)
-  fields = {field.name for field in dataclasses.fields(cls)}
+  fields = {field.name for field in dataclasses.fields(typing.cast(Any, cls))}
   for key in config:
     if key not in fields:
       near = difflib.get_close_matches(key, fields, 1, 0.5)
