@@ -3,7 +3,7 @@
 python launch/train_rl.py --config=configs/rl.py:slca --config.model.path=runs/sft/model \
   --config.data.train=tasks.jsonl --config.data.heldout=heldout.jsonl
 
-The part after the colon is a method: slca, grpo, toolpo, rltr, tara, slca_tara, or an ablation of METHODS below. Needs a
+The part after the colon is a method of METHODS below: slca, grpo, toolpo, rltr, tara, slca_tara. Needs a
 TPU slice or GPUs; published gains of slca over grpo on Qwen2.5-7B: +2.5 points in-domain, +1.4 on BFCL, +9.2 on
 τ²-bench. Not measured here at that size; `launch/quickstart.sh` measures both methods at the size of a laptop.
 """

@@ -6,7 +6,7 @@ python launch/train_rl.py --config=configs/rl.py:slca --config.model.path=MODEL 
 import json
 import sys
 
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 
 from slca_jax.config import build
@@ -21,6 +21,7 @@ def main(arguments: list[str]) -> None:
   """Checks the settings before anything heavy is imported, then trains and prints the last numbers as JSON."""
   if len(arguments) > 1:
     raise app.UsageError(f'unknown arguments {arguments[1:]}; settings are given as --config.KEY=VALUE')
+  logging.set_verbosity(logging.WARNING)  # libraries below tell every file they write
   try:
     config = build(RLConfig, _CONFIG.value)
     import jax

@@ -1,4 +1,4 @@
-"""Greedy rollouts of a checkpoint on tasks, scored: what a policy can do, before, between and after training."""
+"""Greedy rollouts of a policy on tasks, scored: what it can do, before, between and after training."""
 
 import asyncio
 import dataclasses
@@ -9,17 +9,18 @@ import jax
 
 from slca_jax.dialogue import Scores, Status, Task, Trajectory
 from slca_jax.rewards.outcome import format_violated
-from slca_jax.rollout.collect import Rollouts, collect
+from slca_jax.rollout.collect import Rollouts, Scorer, collect
 from slca_jax.train import policy, worlds
 from slca_jax.train.metrics import Numbers, describe, put_mean
 from slca_jax.train.settings import RLConfig
 
+Evaluation = tuple[Numbers, list[Trajectory], list[Scores]]
 
-def evaluate(config: RLConfig, tasks: Sequence[Task]) -> tuple[Numbers, list[Trajectory], list[Scores]]:
+
+def evaluate(config: RLConfig, tasks: Sequence[Task]) -> Evaluation:
   """One greedy rollout per task by the checkpoint `config.model.path`: numbers, trajectories and scores.
 
-  Limits, environment and protocol are the config's; the judge is neither noisy nor biased. Beside `describe`,
-  `parse_rate` is the share of rollouts that called a tool and whose every call block could be read.
+  Limits, environment and protocol are the config's; the judge is neither noisy nor biased.
 
   Raises:
     ConfigError, WeightsError, TemplateError: before any rollout.
@@ -28,10 +29,29 @@ def evaluate(config: RLConfig, tasks: Sequence[Task]) -> tuple[Numbers, list[Tra
   score = functools.partial(worlds.scorer(config, disturbed=False), seed=0)
   loaded = policy.load(config.model, config.mesh)
   with jax.set_mesh(loaded.mesh):
-    found = asyncio.run(_collect(config, loaded, tasks, score))
-  numbers = describe(*found)
-  put_mean(numbers, 'parse_rate', (parses(trajectory) for trajectory in found[0]))
-  return numbers, *found
+    return asyncio.run(_evaluate(config, loaded, tasks, score))
+
+
+async def _evaluate(config: RLConfig, loaded: policy.Loaded, tasks: Sequence[Task], score: Scorer) -> Evaluation:
+  world = worlds.rollouts(config, loaded, loaded.params)
+  try:
+    return await roll_greedily(tasks, world, score, seed=f'{config.seed}/heldout')
+  finally:
+    await world.sampler.close()
+
+
+async def roll_greedily(tasks: Sequence[Task], world: Rollouts, score: Scorer, *, seed: str) -> Evaluation:
+  """One greedy rollout per task: their numbers, trajectories and scores.
+
+  Beside what `describe` tells, `parse_rate` is the share of rollouts that called a tool and whose every block of calls
+  could be read.
+  """
+  greedy = dataclasses.replace(world.decoding, temperature=0.0, top_p=1.0)
+  world = dataclasses.replace(world, decoding=greedy)
+  trajectories, scores = await collect(tasks, world, score, group_size=1, seed=seed)
+  numbers = describe(trajectories, scores)
+  put_mean(numbers, 'parse_rate', (parses(trajectory) for trajectory in trajectories))
+  return numbers, trajectories, scores
 
 
 def parses(trajectory: Trajectory) -> float | None:
@@ -42,15 +62,3 @@ def parses(trajectory: Trajectory) -> float | None:
   if trajectory.status is Status.FAILED:
     return None
   return float(bool(trajectory.tool_turns) and not format_violated(trajectory.turns))
-
-
-async def _collect(
-  config: RLConfig, loaded: policy.Loaded, tasks: Sequence[Task], score
-) -> tuple[list[Trajectory], list[Scores]]:
-  greedy = dataclasses.replace(config.rollout.decoding, temperature=0.0, top_p=1.0)
-  sampler = worlds.sampler(config, loaded, loaded.params)
-  world = Rollouts(sampler, loaded.template, worlds.opener(config.environment), config.rollout.limits, greedy)
-  try:
-    return await collect(tasks, world, score, group_size=1, seed=f'{config.seed}/heldout')
-  finally:
-    await sampler.close()

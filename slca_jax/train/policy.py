@@ -1,6 +1,7 @@
 """The policy of a run: its graph and weights on the mesh, its template, and the state of a fresh optimiser."""
 
 import dataclasses
+import math
 import pathlib
 from typing import Any
 
@@ -36,6 +37,14 @@ class Loaded:
     return jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(sharding.ROWS))
 
 
+def check(model: Model) -> None:
+  """Raises ConfigError for a path that is empty, or that is neither a folder nor the name of a hub model."""
+  require(bool(model.path), 'model.path is empty; give a Hugging Face folder or hub name')
+  looks_local = model.path.startswith(('/', '.', '~')) or model.path.count('/') != 1
+  exists = pathlib.Path(model.path).expanduser().is_dir()
+  require(exists or not looks_local, f'model.path is {model.path!r}; there is no such folder')
+
+
 def load(model: Model, shape: MeshShape) -> Loaded:
   """The policy of a checkpoint, its weights sharded over the mesh.
 
@@ -43,7 +52,7 @@ def load(model: Model, shape: MeshShape) -> Loaded:
     ConfigError: no path, or a mesh that does not fit the devices.
     WeightsError, TemplateError: the folder does not hold what it should.
   """
-  require(bool(model.path), 'model.path is empty; give a Hugging Face folder or hub name')
+  check(model)
   folder = resolve(model.path)
   numerics = {name: getattr(model, name) for name in ('dtype', 'param_dtype', 'remat', 'attention')}
   config = dataclasses.replace(read_config(folder), **numerics)
@@ -54,13 +63,20 @@ def load(model: Model, shape: MeshShape) -> Loaded:
   return Loaded(folder, config, mesh, graph, params, template)
 
 
+def check_rows(micro_rows: int, mesh: jax.sharding.Mesh) -> None:
+  """Raises ConfigError unless the rows of a micro-batch can be spread evenly over the mesh."""
+  shards = math.prod(mesh.shape[axis] for axis in sharding.ROWS)
+  require(
+    micro_rows % shards == 0,
+    f'batching.micro_rows is {micro_rows}; the mesh has {shards} data shards, so use a multiple of {shards}',
+  )
+
+
 def resolve(path: str) -> pathlib.Path:
   """The local folder of a checkpoint; a hub name is downloaded into the hub's cache."""
   folder = pathlib.Path(path).expanduser()
   if folder.is_dir():
     return folder
-  looks_local = path.startswith(('/', '.', '~')) or path.count('/') != 1
-  require(not looks_local, f'model.path is {path!r}; there is no such folder')
   from huggingface_hub import snapshot_download  # only a run that names a hub model needs the network
 
   wanted = ['*.json', '*.safetensors', '*.jinja', '*.txt', '*.model']

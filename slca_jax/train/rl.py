@@ -23,10 +23,10 @@ from slca_jax.dialogue import Scores, Task, Trajectory
 from slca_jax.nn import weights
 from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.rollout.batching import to_batch
-from slca_jax.rollout.collect import Rollouts, collect, seed_of
-from slca_jax.rollout.sampler import Sampler
+from slca_jax.rollout.collect import collect, seed_of
 from slca_jax.train import metrics, optimizer, policy, worlds
 from slca_jax.train.checkpoint import Checkpoints
+from slca_jax.train.evaluate import Evaluation, roll_greedily
 from slca_jax.train.metrics import Numbers, describe
 from slca_jax.train.run import Stop, claimed, remember, write_json
 from slca_jax.train.settings import RLConfig
@@ -49,10 +49,12 @@ def train(config: RLConfig, *, stop: Stop | None = None) -> Numbers:
   """
   folder = pathlib.Path(config.output)
   worlds.check_method(config.method)
+  policy.check(config.model)
+  tasks, heldout = worlds.read(config.data)
   with claimed(folder), (stop or Stop()).listening() as stop:
     remember(folder, as_dict(config))
-    tasks, heldout = worlds.read(config.data)
     loaded = policy.load(config.model, config.mesh)
+    policy.check_rows(config.batching.micro_rows, loaded.mesh)
     with jax.set_mesh(loaded.mesh):
       learner = Learner(config, folder, loaded, tasks, heldout)
       try:
@@ -91,10 +93,8 @@ class Learner:
     self.writer = metrics.Writer(folder, resume_at=self.step + 1)
     self.watch = metrics.Stopwatch()
     self.score, self.score_fairly = worlds.scorer(config), worlds.scorer(config, disturbed=False)
-    self.sampler: Sampler = worlds.sampler(config, loaded, self.state.params)
-    self.world = Rollouts(
-      self.sampler, loaded.template, worlds.opener(config.environment), config.rollout.limits, config.rollout.decoding
-    )
+    self.world = worlds.rollouts(config, loaded, self.state.params)
+    self.sampler = self.world.sampler
 
   async def learn(self, stop: Stop) -> Numbers:
     """Steps until the end or until `stop` is requested; saves either way."""
@@ -121,13 +121,10 @@ class Learner:
       await self.sampler.close()
     return numbers
 
-  async def evaluate(self, tasks: Sequence[Task]) -> tuple[Numbers, list[Trajectory], list[Scores]]:
-    """Greedy rollouts, one per task: their numbers, trajectories and scores."""
-    greedy = dataclasses.replace(self.world.decoding, temperature=0.0, top_p=1.0)
-    world = dataclasses.replace(self.world, decoding=greedy)
+  async def evaluate(self, tasks: Sequence[Task]) -> Evaluation:
+    """Greedy rollouts of the policy as it stands, by a judge that is neither noisy nor biased."""
     score = functools.partial(self.score_fairly, seed=0)
-    trajectories, scores = await collect(tasks, world, score, group_size=1, seed=f'{self.config.seed}/heldout')
-    return describe(trajectories, scores), trajectories, scores
+    return await roll_greedily(tasks, self.world, score, seed=f'{self.config.seed}/heldout')
 
   def close(self) -> None:
     """Waits for checkpoints that are being written and closes the files."""

@@ -33,25 +33,22 @@ class Example:
   response: Response
 
 
-Gate = Callable[[int, TrainState], bool]  # (steps done, state) -> good enough to stop here
-
-
-def train(config: SFTConfig, *, gate: Gate | None = None, stop: Stop | None = None) -> dict[str, float]:
+def train(config: SFTConfig, *, stop: Stop | None = None) -> dict[str, float]:
   """Trains, or resumes, and exports the model to `output/model`; returns the last numbers.
-
-  Args:
-    gate: asked at every evaluation; the run ends early once it says so.
 
   Raises:
     ConfigError, DataError, WeightsError, TemplateError: before any training.
     Diverged: the loss is no number.
   """
   folder = pathlib.Path(config.output)
+  policy.check(config.model)
+  dialogues, heldout = _read(config)
   with claimed(folder), (stop or Stop()).listening() as stop:
     remember(folder, as_dict(config))
     loaded = policy.load(config.model, config.mesh)
+    policy.check_rows(config.batching.micro_rows, loaded.mesh)
     with jax.set_mesh(loaded.mesh):
-      return _train(config, folder, loaded, gate, stop)
+      return _train(config, folder, loaded, dialogues, heldout, stop)
 
 
 def encode(dialogue: Dialogue, template: Template) -> Example:
@@ -66,7 +63,7 @@ class Encoder:
   """Batches of demonstrations, encoded one step ahead of the device. Dialogues longer than a row are left out."""
 
   def __init__(self, dialogues: Sequence[Dialogue], loaded: policy.Loaded, config: SFTConfig):
-    self._order = Order(dialogues, config.batch, seed=config.seed)
+    self._order = Order(dialogues, config.batch, seed=config.seed, shuffle=config.data.shuffle)
     self._loaded, self._layout = loaded, config.batching
     self._worker = concurrent.futures.ThreadPoolExecutor(1)
     self._ahead: dict[int, concurrent.futures.Future[tuple[TokenBatch, int]]] = {}
@@ -95,9 +92,13 @@ def make_batch(dialogues: Sequence[Dialogue], loaded: policy.Loaded, layout: Lay
 
 
 def _train(
-  config: SFTConfig, folder: pathlib.Path, loaded: policy.Loaded, gate: Gate | None, stop: Stop
+  config: SFTConfig,
+  folder: pathlib.Path,
+  loaded: policy.Loaded,
+  dialogues: Sequence[Dialogue],
+  heldout: Sequence[Dialogue],
+  stop: Stop,
 ) -> dict[str, float]:
-  dialogues, heldout = _read(config)
   steps = config.steps or math.ceil(config.epochs * len(dialogues) / config.batch)
   network = Policy(loaded.graph, loaded.config.vocab, 1.0, config.logprob_chunk)
   rule = optimizer.make(config.optimizer, steps)
@@ -105,38 +106,33 @@ def _train(
   fit = make_fit(network, rule, micro_rows=config.batching.micro_rows, shardings=shardings)
   measure = make_measure(network, micro_rows=config.batching.micro_rows)
   checkpoints = Checkpoints(folder / 'checkpoints', config.checkpoint)
-  start = 0
+  done = 0
   if checkpoints.latest is not None:
     state, record = checkpoints.restore(state)
-    start = record['step']
-  writer = metrics.Writer(folder, resume_at=start)
-  bar = metrics.Bar(steps, done=start, title='sft', shown={'loss': 'loss', 'held-out': 'heldout_loss'})
+    done = record['step']
+  writer = metrics.Writer(folder, resume_at=done + 1)
+  bar = metrics.Bar(steps, done=done, title='sft', shown={'loss': 'loss', 'held-out': 'heldout_loss'})
   batches = Encoder(dialogues, loaded, config)
   numbers: dict[str, float] = {}
-  done = start
   try:
-    for done in range(start + 1, steps + 1):
-      batch, too_long = batches(done - 1)
+    while done < steps and not stop.requested:
+      batch, too_long = batches(done)
       state, device_numbers = fit(state, batch)
-      numbers = {name: float(value) for name, value in jax.device_get(device_numbers).items()}
-      numbers['too_long'] = too_long
+      done += 1
+      numbers = {name: float(value) for name, value in jax.device_get(device_numbers).items()} | {'too_long': too_long}
       if not math.isfinite(numbers['loss']):
         raise Diverged(f'the loss of step {done} is {numbers["loss"]}; lower optimizer.learning_rate')
-      measured = done == steps or bool(config.eval_every and done % config.eval_every == 0)
-      if measured and heldout:
+      if heldout and (done == steps or (config.eval_every and done % config.eval_every == 0)):
         numbers['heldout_loss'] = _loss(measure, state, heldout, loaded, config)
       writer.write(done, numbers)
       bar.advance(numbers)
-      passed = measured and gate is not None and gate(done, state)
-      if checkpoints.due(done, steps) or stop.requested or passed:
+      if checkpoints.due(done, steps) or stop.requested:
         score = -numbers['heldout_loss'] if 'heldout_loss' in numbers else None
         checkpoints.save(done, state, {'step': done}, score=score)
-      if stop.requested or passed:
-        break
   finally:
     for part in (batches, writer, bar, checkpoints):
       part.close()
-  if not stop.requested:
+  if done == steps:
     weights.save_hf(state.params, loaded.config, folder / 'model', source=loaded.folder)
     write_json(folder / 'result.json', {'steps': done, **numbers})
   return numbers

@@ -20,6 +20,7 @@ from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.quickstart.world import MARKET
 from slca_jax.rewards.judge import BiasedJudge, Judge, NoisyJudge, RuleJudge
 from slca_jax.rewards.protocols import check_protocol, score
+from slca_jax.rollout.collect import Rollouts
 from slca_jax.rollout.local import LocalSampler
 from slca_jax.rollout.sampler import Sampler
 from slca_jax.train.policy import Loaded
@@ -98,6 +99,14 @@ async def _score(trajectory: Trajectory, *, seed: int, judge: Judge, protocol: s
 def sampler(config: RLConfig, loaded: Loaded, params: nnx.State) -> Sampler:
   """The engine the settings name, with the policy's first weights."""
   return LocalSampler(loaded.graph, params, loaded.config, config.rollout.local)
+
+
+def rollouts(config: RLConfig, loaded: Loaded, params: nnx.State) -> Rollouts:
+  """All that a rollout of this run needs beside its task, around a new engine."""
+  settings = config.rollout
+  return Rollouts(
+    sampler(config, loaded, params), loaded.template, opener(config.environment), settings.limits, settings.decoding
+  )
 
 
 def _nearest(name: str, known: list[str]) -> str:

@@ -1,0 +1,160 @@
+"""The quickstart: a policy from nothing through SFT, then GRPO and SLCA-GRPO under a noisy and under a biased judge.
+
+Everything but the method is the same for both: checkpoint, tasks, seeds, budget. The world and its demonstrations are
+in `world.py` and `demonstrations.py`.
+"""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+from slca_jax.data.tasks import write_dialogues, write_tasks
+from slca_jax.dialogue import Dialogue, Task
+from slca_jax.errors import Diverged
+from slca_jax.nn.config import TransformerConfig
+from slca_jax.quickstart import report
+from slca_jax.quickstart.demonstrations import demonstrate
+from slca_jax.quickstart.start import NETWORK, write_start
+from slca_jax.quickstart.world import make_task
+from slca_jax.train import rl, sft
+from slca_jax.train.evaluate import evaluate
+from slca_jax.train.metrics import Numbers, Stopwatch
+from slca_jax.train.run import write_json
+from slca_jax.train.settings import Demonstrations, JudgeSettings, Method, RLConfig, SFTConfig, TaskFiles
+
+METHODS = ('grpo', 'slca')
+Result = dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QuickstartConfig:
+  """The quickstart's settings; `configs/quickstart.py` has the ones that were measured.
+
+  Attributes:
+    output: folder of everything that is made; a finished phase is not repeated.
+    dialogues: demonstrations for SFT, in the order in which they are learned.
+    tasks: questions for RL.
+    heldout: questions for evaluation, of combinations that no training question has.
+    efficient_share: how many of the demonstrations do not waste calls.
+    least_format, least_summary: what SFT must reach on held-out questions for RL to make sense.
+    regimes: judges of the summaries by name.
+  """
+
+  output: str = 'runs/quickstart'
+  seed: int = 0
+  dialogues: int = 9600
+  tasks: int = 240
+  heldout: int = 200
+  efficient_share: float = 0.2
+  least_format: float = 0.99
+  least_summary: float = 0.9
+  noisy: JudgeSettings = dataclasses.field(default_factory=lambda: JudgeSettings(noise=0.3))
+  biased: JudgeSettings = dataclasses.field(default_factory=lambda: JudgeSettings(bias=0.25, bias_turns=3))
+  network: TransformerConfig = NETWORK
+  sft: SFTConfig = dataclasses.field(default_factory=SFTConfig)
+  rl: RLConfig = dataclasses.field(default_factory=RLConfig)
+
+
+def run(config: QuickstartConfig) -> dict[str, Any]:
+  """Runs what is not done yet and returns what `summary.json` holds; writes curves and a report beside it.
+
+  Raises:
+    Diverged: SFT did not teach format or answers.
+  """
+  folder = pathlib.Path(config.output)
+  watch = Stopwatch()
+  prepare(config, folder)
+  with watch('sft'):
+    sft.train(sft_config(config, folder))
+  heldout = heldout_tasks(config)
+  with watch('evaluate'):
+    before = evaluate(rl_config(config, folder, 'noisy', 'slca'), heldout)
+  check_start(before[0], config)
+  summary: dict[str, Any] = {'before': result_of(before[0])}
+  shown = {'before': before}
+  for regime in ('noisy', 'biased'):
+    summary[regime] = {}
+    for method in METHODS:
+      settings = rl_config(config, folder, regime, method)
+      with watch(f'{regime}/{method}'):
+        rl.train(settings)
+      with watch('evaluate'):
+        after = evaluate(trained(settings), heldout)
+      summary[regime][method] = result_of(after[0])
+      shown[f'{regime}/{method}'] = after
+  summary['seconds'] = {name.removeprefix('time/'): round(value, 1) for name, value in watch.read().items()}
+  write_json(folder / 'summary.json', summary)
+  rollouts = {name: found[1:] for name, found in shown.items()}
+  report.write(folder, summary, rollouts, bias=config.biased.bias, bias_turns=config.biased.bias_turns)
+  return summary
+
+
+def prepare(config: QuickstartConfig, folder: pathlib.Path) -> None:
+  """Writes the starting policy, the demonstrations and the tasks, unless they are there."""
+  if (folder / 'tasks.jsonl').exists():
+    return
+  write_start(folder / 'start', seed=config.seed, network=config.network)
+  shown = (make_task(config.seed, 'train', index) for index in range(config.dialogues))
+  write_dialogues(
+    (Dialogue(t.id, t.tools, demonstrate(t, efficient_share=config.efficient_share)) for t in shown),
+    folder / 'dialogues.jsonl',
+  )
+  write_tasks((make_task(config.seed + 1, 'train', index) for index in range(config.tasks)), folder / 'tasks.jsonl')
+
+
+def heldout_tasks(config: QuickstartConfig) -> list[Task]:
+  """The questions of every evaluation."""
+  return [make_task(config.seed, 'heldout', index) for index in range(config.heldout)]
+
+
+def sft_config(config: QuickstartConfig, folder: pathlib.Path) -> SFTConfig:
+  """The supervised run from the random policy."""
+  return dataclasses.replace(
+    config.sft,
+    output=str(folder / 'sft'),
+    seed=config.seed,
+    model=dataclasses.replace(config.sft.model, path=str(folder / 'start')),
+    data=Demonstrations(str(folder / 'dialogues.jsonl'), shuffle=False),
+  )
+
+
+def rl_config(config: QuickstartConfig, folder: pathlib.Path, regime: str, method: str) -> RLConfig:
+  """One method's run under one judge; two methods differ in nothing else."""
+  return dataclasses.replace(
+    config.rl,
+    output=str(folder / regime / method),
+    seed=config.seed,
+    method=Method(method),
+    judge=getattr(config, regime),
+    model=dataclasses.replace(config.rl.model, path=str(folder / 'sft' / 'model')),
+    data=TaskFiles(str(folder / 'tasks.jsonl')),
+  )
+
+
+def trained(settings: RLConfig) -> RLConfig:
+  """The same run, but with the model it ended with."""
+  model = dataclasses.replace(settings.model, path=str(pathlib.Path(settings.output) / 'model'))
+  return dataclasses.replace(settings, model=model)
+
+
+def result_of(numbers: Numbers) -> Result:
+  """The few numbers of an evaluation that the summary compares."""
+  names = {
+    'process': 'score/total',
+    'success': 'score/success',
+    'summary': 'reward/summary',
+    'tool_turns': 'rollout/tool_turns',
+    'calls': 'rollout/calls',
+    'format': 'score/format',
+  }
+  return {ours: round(numbers[theirs], 4) for ours, theirs in names.items()}
+
+
+def check_start(numbers: Numbers, config: QuickstartConfig) -> None:
+  """Raises Diverged unless the supervised policy writes calls that parse and answers that are right."""
+  for name, least in (('score/format', config.least_format), ('reward/summary', config.least_summary)):
+    if numbers[name] < least:
+      raise Diverged(
+        f'after SFT the held-out {name} is {numbers[name]:.3f}, it must reach {least}; '
+        f'raise sft.steps or choose another seed than {config.seed}'
+      )

@@ -1,0 +1,92 @@
+"""Every config file builds, and the launchers refuse what cannot run at once and by name."""
+
+import importlib.util
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from slca_jax.config import build
+from slca_jax.errors import ConfigError
+from slca_jax.ops.estimators import ESTIMATORS
+from slca_jax.quickstart.experiment import QuickstartConfig
+from slca_jax.rewards.protocols import PROTOCOLS
+from slca_jax.train import worlds
+from slca_jax.train.settings import Method, RLConfig, SFTConfig
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def load(name):
+  spec = importlib.util.spec_from_file_location(f'configs_{name}', ROOT / 'configs' / f'{name}.py')
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+@pytest.mark.parametrize('method', sorted(load('rl').METHODS))
+def test_rl_configs_build_with_a_known_estimator_and_protocol(method):
+  built = build(RLConfig, load('rl').get_config(method))
+  worlds.check_method(built.method)
+  assert built.method.protocol in PROTOCOLS and built.group_size == 16 and built.optimizer.learning_rate == 1e-6
+
+
+@pytest.mark.parametrize(
+  ('name', 'argument', 'cls'),
+  [
+    ('sft', None, SFTConfig),
+    ('quickstart', None, QuickstartConfig),
+    ('smollm2', 'sft', SFTConfig),
+    ('smollm2', 'rl', RLConfig),
+  ],
+)
+def test_other_configs_build(name, argument, cls):
+  config = load(name).get_config(*([argument] if argument else []))
+  assert isinstance(build(cls, config), cls)
+
+
+def test_every_estimator_has_a_protocol_of_its_name():
+  assert set(ESTIMATORS) <= set(PROTOCOLS)
+
+
+@pytest.mark.parametrize(
+  ('change', 'says'),
+  [
+    ({'group_size': 1}, 'group_size is 1; advantages need at least 2 rollouts per prompt'),
+    ({'prompts': 10, 'mini_batch': 4}, 'prompts 10 cannot be split into mini-batches of 4'),
+    ({'batching': {'lengths': (1024,)}}, 'batching.lengths ends at 1024'),
+    ({'rollout': {'local': {'context': 4096}}}, 'local.context is 4096'),
+    ({'rollout': {'decoding': {'temperature': 0.0}}}, 'greedy rollouts are all alike'),
+    ({'rollout': {'limits': {'turns': 0}}}, 'turns is 0; it must be positive'),
+    ({'optimizer': {'learning_rate': 0.0}}, 'learning_rate is 0.0; it must be positive'),
+    ({'objective': {'dual_clip': 0.5}}, 'dual_clip is 0.5'),
+  ],
+)
+def test_combination_that_cannot_run_is_refused(change, says):
+  with pytest.raises(ConfigError) as caught:
+    build(RLConfig, change)
+  assert says in str(caught.value)
+
+
+def test_unknown_estimators_and_options_name_the_nearest():
+  with pytest.raises(ConfigError, match="'sclca'; did you mean 'slca'"):
+    worlds.check_method(Method('sclca'))
+  with pytest.raises(ConfigError, match="no 'tool_wieght'; did you mean 'tool_weight'"):
+    worlds.check_method(Method('slca', {'tool_wieght': 2.0}))
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'says'),
+  [
+    (['--config=configs/rl.py:slca', '--config.group_sise=4'], 'group_size'),
+    (['--config=configs/rl.py:slca', '--config.group_size=many'], 'group_size'),
+    (['--config=configs/rl.py:slca', '--config.group_size=1'], 'ConfigError: config: group_size is 1'),
+    (['--config=configs/rl.py:sclca'], 'sclca'),
+    (['--config=configs/rl.py:slca'], 'model.path is empty'),
+  ],
+)
+def test_launcher_refuses_a_mistake_by_name(arguments, says):
+  command = [sys.executable, str(ROOT / 'launch' / 'train_rl.py'), *arguments]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+  assert done.returncode != 0 and says in done.stderr
