@@ -2,7 +2,7 @@
 
 python benchmarks/shared_prompt.py [--groups=8 --size=8 --prompt=512 --response=64 --repeats=5]
 
-Both layouts go through the trainer's own door, `prepare` and `update`, with the same tokens, weights and loss; steps are
+Both layouts go through the door, `prepare` and `update` of the trainer, with the same tokens, weights and loss; steps are
 interleaved and medians compared. Prints computed tokens, seconds, the ratio, the ratio that counting matrix products
 predicts, and the difference of the two losses.
 """

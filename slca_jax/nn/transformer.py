@@ -202,7 +202,8 @@ class Transformer(nnx.Module):
 
 def abstract_model(config: TransformerConfig) -> tuple[nnx.GraphDef, nnx.State]:
   """(graph, shapes of the parameters) of a decoder without computing any of it."""
-  model = nnx.eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0)))
+  with nnx.logical_axis_rules(sharding.RULES):  # where a mesh is set, flax looks the axes' names up
+    model = nnx.eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0)))
   graph, shapes = nnx.split(model, nnx.Param)
   return graph, shapes
 

@@ -6,6 +6,7 @@ in `world.py` and `demonstrations.py`.
 
 import dataclasses
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 from slca_jax.data.tasks import write_dialogues, write_tasks
@@ -15,7 +16,7 @@ from slca_jax.nn.config import TransformerConfig
 from slca_jax.quickstart import report
 from slca_jax.quickstart.demonstrations import demonstrate
 from slca_jax.quickstart.start import NETWORK, write_start
-from slca_jax.quickstart.world import make_task
+from slca_jax.quickstart.world import KINDS, make_task
 from slca_jax.train import rl, sft
 from slca_jax.train.evaluate import evaluate
 from slca_jax.train.metrics import Numbers, Stopwatch
@@ -27,25 +28,32 @@ Result = dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Lesson:
+  """A stretch of the curriculum: `steps` batches of questions of these kinds, a share of them shown without waste."""
+
+  steps: int
+  kinds: tuple[str, ...] = KINDS
+  efficient_share: float = 0.2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class QuickstartConfig:
   """The quickstart's settings; `configs/quickstart.py` has the ones that were measured.
 
   Attributes:
     output: folder of everything that is made; a finished phase is not repeated.
-    dialogues: demonstrations for SFT, in the order in which they are learned.
+    lessons: the curriculum of SFT; copying is learned on short dialogues first.
     tasks: questions for RL.
     heldout: questions for evaluation, of combinations that no training question has.
-    efficient_share: how many of the demonstrations do not waste calls.
     least_format, least_summary: what SFT must reach on held-out questions for RL to make sense.
     regimes: judges of the summaries by name.
   """
 
   output: str = 'runs/quickstart'
   seed: int = 0
-  dialogues: int = 9600
+  lessons: tuple[Lesson, ...] = (Lesson(100, ('one',), 1.0), Lesson(100, KINDS, 1.0), Lesson(160))
   tasks: int = 240
   heldout: int = 200
-  efficient_share: float = 0.2
   least_format: float = 0.99
   least_summary: float = 0.9
   noisy: JudgeSettings = dataclasses.field(default_factory=lambda: JudgeSettings(noise=0.3))
@@ -94,12 +102,19 @@ def prepare(config: QuickstartConfig, folder: pathlib.Path) -> None:
   if (folder / 'tasks.jsonl').exists():
     return
   write_start(folder / 'start', seed=config.seed, network=config.network)
-  shown = (make_task(config.seed, 'train', index) for index in range(config.dialogues))
-  write_dialogues(
-    (Dialogue(t.id, t.tools, demonstrate(t, efficient_share=config.efficient_share)) for t in shown),
-    folder / 'dialogues.jsonl',
-  )
+  write_dialogues(demonstrations(config), folder / 'dialogues.jsonl')
   write_tasks((make_task(config.seed + 1, 'train', index) for index in range(config.tasks)), folder / 'tasks.jsonl')
+
+
+def demonstrations(config: QuickstartConfig) -> Iterator[Dialogue]:
+  """The dialogues of the curriculum in order, one batch after another; no two show the same task."""
+  index = 0
+  for lesson in config.lessons:
+    for _ in range(lesson.steps * config.sft.batch):
+      kind = lesson.kinds[index % len(lesson.kinds)]
+      task = make_task(config.seed, 'train', index, kind=kind)
+      yield Dialogue(task.id, task.tools, demonstrate(task, efficient_share=lesson.efficient_share))
+      index += 1
 
 
 def heldout_tasks(config: QuickstartConfig) -> list[Task]:
@@ -113,6 +128,7 @@ def sft_config(config: QuickstartConfig, folder: pathlib.Path) -> SFTConfig:
     config.sft,
     output=str(folder / 'sft'),
     seed=config.seed,
+    steps=sum(lesson.steps for lesson in config.lessons),
     model=dataclasses.replace(config.sft.model, path=str(folder / 'start')),
     data=Demonstrations(str(folder / 'dialogues.jsonl'), shuffle=False),
   )
@@ -156,5 +172,5 @@ def check_start(numbers: Numbers, config: QuickstartConfig) -> None:
     if numbers[name] < least:
       raise Diverged(
         f'after SFT the held-out {name} is {numbers[name]:.3f}, it must reach {least}; '
-        f'raise sft.steps or choose another seed than {config.seed}'
+        f'lengthen the lessons or choose another seed than {config.seed}'
       )

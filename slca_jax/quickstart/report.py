@@ -22,7 +22,8 @@ _PAGE = """<!doctype html>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }}
 table {{ border-collapse: collapse; margin: 1rem 0 }} td, th {{ padding: .2rem .8rem; text-align: right }}
 th:first-child, td:first-child {{ text-align: left }} tr {{ border-bottom: 1px solid #ddd }}
-img {{ max-width: 100% }} pre {{ background: #f6f6f4; padding: .8rem; overflow-x: auto; white-space: pre-wrap }}
+img {{ max-width: 100% }}
+pre {{ background: #f6f6f4; padding: .8rem; overflow-x: auto; white-space: pre-wrap }}
 .tool {{ background: #e3f1ea }} .summary {{ background: #fbeee0 }}
 </style>
 <h1>What credit assignment changed</h1>
@@ -34,8 +35,7 @@ least 0.9.</p>
 <h2>Why the biased judge misleads a unified reward</h2>
 {arithmetic}
 <h2>One question, before and after</h2>
-<p><span class="tool">Tool segment</span> and <span class="summary">summary segment</span> of the same held-out question.
-</p>
+<p><span class="tool">Tool segment</span> and <span class="summary">summary segment</span> of one held-out question.</p>
 {rollouts}
 </html>
 """

@@ -11,14 +11,15 @@ from slca_jax.train.settings import Optimizer
 def learning_rate(settings: Optimizer, updates: int) -> optax.Schedule:
   """The rate at each of `updates` optimiser updates."""
   peak, last = settings.learning_rate, settings.learning_rate * settings.final_fraction
-  warm = round(settings.warmup * updates)
-  rest = max(1, updates - warm)
+  warm, held = round(settings.warmup * updates), round(settings.hold * updates)
+  rest = max(1, updates - warm - held)
   after = {
     'constant': optax.constant_schedule(peak),
     'cosine': optax.cosine_decay_schedule(peak, rest, settings.final_fraction),
     'linear': optax.linear_schedule(peak, last, rest),
   }[settings.schedule]
-  return optax.join_schedules([optax.linear_schedule(0.0, peak, warm), after], [warm]) if warm else after
+  rise = optax.linear_schedule(0.0, peak, max(1, warm))
+  return optax.join_schedules([rise, optax.constant_schedule(peak), after], [warm, warm + held])
 
 
 def make(settings: Optimizer, updates: int) -> optax.GradientTransformation:

@@ -79,6 +79,7 @@ class Optimizer:
     learning_rate: peak rate.
     schedule: what follows the warm-up; cosine and linear end at `final_fraction` of the peak.
     warmup: share of all steps in which the rate rises from 0.
+    hold: share of all steps at the peak before cosine or linear decay begins.
     clip_norm: the global gradient norm is clipped to this.
     weight_decay: decoupled, on matrices only: norms and biases are not decayed.
   """
@@ -86,6 +87,7 @@ class Optimizer:
   learning_rate: float = 1e-6
   schedule: Literal['constant', 'cosine', 'linear'] = 'constant'
   warmup: float = 0.0
+  hold: float = 0.0
   final_fraction: float = 0.0
   b1: float = 0.9
   b2: float = 0.999
@@ -96,6 +98,8 @@ class Optimizer:
   def __post_init__(self):
     require(self.learning_rate > 0, f'learning_rate is {self.learning_rate}; it must be positive')
     require(0 <= self.warmup < 1, f'warmup is {self.warmup}; it is a share of all steps in [0, 1)')
+    require(self.hold >= 0, f'hold is {self.hold}; it is a share of all steps')
+    require(self.warmup + self.hold <= 1, f'warmup {self.warmup} + hold {self.hold} exceed the run')
     require(0 <= self.final_fraction <= 1, f'final_fraction is {self.final_fraction}; it lies in [0, 1]')
     require(self.clip_norm > 0, f'clip_norm is {self.clip_norm}; it must be positive')
 
