@@ -2,9 +2,9 @@
 
 python benchmarks/shared_prompt.py [--groups=8 --size=8 --prompt=512 --response=64 --repeats=5]
 
-Both layouts go through the door, `prepare` and `update` of the trainer, with the same tokens, weights and loss; steps are
+Both layouts go through the trainer's door, `prepare` and `update`, with the same tokens, weights and loss. Steps are
 interleaved and medians compared. Prints computed tokens, seconds, the ratio, the ratio that counting matrix products
-predicts, and the difference of the two losses.
+predicts, and how far losses and gradient norms differ.
 """
 
 import statistics
@@ -78,7 +78,7 @@ def main(_: list[str]) -> None:
     'shared': (Layout((_PROMPT.value + _SIZE.value * _RESPONSE.value,), _GROUPS.value), True),
     'repeated': (Layout((_PROMPT.value + _RESPONSE.value,), _GROUPS.value), False),
   }
-  steps, seconds, losses, tokens = {}, {}, {}, {}
+  steps, seconds, found, tokens = {}, {}, {}, {}
   for name, (layout, shared) in layouts.items():
     batch = to_batch(trajectories, scores, layout, turns=2, shared=shared)
     prepare = make_prepare(policy, objective, slca, micro_rows=layout.micro_rows)
@@ -94,16 +94,15 @@ def main(_: list[str]) -> None:
       _, numbers = jax.block_until_ready(update(state, experience))
       if repeat:  # the first one compiles
         seconds[name].append(time.perf_counter() - start)
-      losses[name] = float(numbers['loss'])
+      found[name] = {key: float(numbers[key]) for key in ('loss', 'grad_norm')}
 
   middle = {name: statistics.median(times) for name, times in seconds.items()}
   print(f'{_GROUPS.value} groups x {_SIZE.value} responses, prompt {_PROMPT.value}, response {_RESPONSE.value}')
   for name in steps:
     print(f'{name:9} {tokens[name]:8,} tokens computed  {middle[name]:7.2f} s per step')
   print(f'tokens {tokens["repeated"] / tokens["shared"]:.2f}x, seconds {middle["repeated"] / middle["shared"]:.2f}x')
-  print(
-    f'matrix products predict {predicted():.2f}x; losses differ by {abs(losses["shared"] - losses["repeated"]):.1e}'
-  )
+  gaps = {key: abs(found['shared'][key] - found['repeated'][key]) for key in ('loss', 'grad_norm')}
+  print(f'matrix products predict {predicted():.2f}x; {found["shared"]}, and the layouts differ by {gaps}')
 
 
 if __name__ == '__main__':

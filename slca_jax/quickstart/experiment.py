@@ -16,7 +16,7 @@ from slca_jax.nn.config import TransformerConfig
 from slca_jax.quickstart import report
 from slca_jax.quickstart.demonstrations import demonstrate
 from slca_jax.quickstart.start import NETWORK, write_start
-from slca_jax.quickstart.world import KINDS, make_task
+from slca_jax.quickstart.world import KINDS, Kind, make_task
 from slca_jax.train import rl, sft
 from slca_jax.train.evaluate import evaluate
 from slca_jax.train.metrics import Numbers, Stopwatch
@@ -32,7 +32,7 @@ class Lesson:
   """A stretch of the curriculum: `steps` batches of questions of these kinds, a share of them shown without waste."""
 
   steps: int
-  kinds: tuple[str, ...] = KINDS
+  kinds: tuple[Kind, ...] = KINDS
   efficient_share: float = 0.2
 
 
@@ -51,7 +51,7 @@ class QuickstartConfig:
 
   output: str = 'runs/quickstart'
   seed: int = 0
-  lessons: tuple[Lesson, ...] = (Lesson(100, ('one',), 1.0), Lesson(100, KINDS, 1.0), Lesson(160))
+  lessons: tuple[Lesson, ...] = (Lesson(100, ('one',), 1.0), Lesson(150, KINDS, 1.0), Lesson(250))
   tasks: int = 240
   heldout: int = 200
   least_format: float = 0.99

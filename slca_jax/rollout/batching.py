@@ -7,9 +7,11 @@ length from `Layout.lengths`, and `micro_rows` times a power of two rows, of whi
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from slca_jax.arrays import Rewards, TokenBatch
 from slca_jax.dialogue import Scores, Status, Trajectory
@@ -121,12 +123,17 @@ def padded_rows(rows: int, micro_rows: int) -> int:
   return micro_rows * 2 ** (micro - 1).bit_length()
 
 
-def lay_out(rows: Sequence[Sequence[Tree]], length: int, num_rows: int) -> dict[str, np.ndarray]:
+def lay_out(rows: Sequence[Sequence[Tree]], length: int, num_rows: int) -> dict[str, Any]:
   """The arrays of a TokenBatch, by field name, each [num_rows, length]."""
   shape = (num_rows, length)
   zeros = {name: np.zeros(shape, np.int32) for name in ('tokens_BT', 'position_BT', 'source_BT')}
   nones = {name: np.full(shape, -1, np.int32) for name in ('prompt_BT', 'rollout_BT')}
-  out = {**zeros, **nones, 'sampled_BT': np.zeros(shape, bool), 'sampler_logp_BT': np.zeros(shape, np.float32)}
+  out: dict[str, Any] = {
+    **zeros,
+    **nones,
+    'sampled_BT': np.zeros(shape, bool),
+    'sampler_logp_BT': np.zeros(shape, np.float32),
+  }
   for b, trees in enumerate(rows):
     end = 0
     for p, tree in enumerate(trees):
@@ -136,7 +143,7 @@ def lay_out(rows: Sequence[Sequence[Tree]], length: int, num_rows: int) -> dict[
   return out
 
 
-def _lay_tree(out: dict[str, np.ndarray], b: int, p: int, start: int, tree: Tree) -> int:
+def _lay_tree(out: dict[str, Any], b: int, p: int, start: int, tree: Tree) -> int:
   stem = len(tree.prompt)
   here = slice(start, start + stem)
   out['tokens_BT'][b, here] = tree.prompt
@@ -165,13 +172,18 @@ def to_rewards(trajectories: Sequence[Trajectory], scores: Sequence[Scores], tur
   for r, score in enumerate(scores):
     table[r, : len(score.turns)] = score.turns[:turns]
   return Rewards(
-    tool_R=np.array([number(s.tool) for s in scores], np.float32),
-    summary_R=np.array([number(s.summary) for s in scores], np.float32),
-    outcome_R=np.array([number(s.outcome) for s in scores], np.float32),
-    turn_RK=table,
-    guarded_R=np.array([s.guarded for s in scores], bool),
-    group_R=np.array([groups[t.group] for t in trajectories], np.int32),
+    tool_R=_array([number(s.tool) for s in scores], np.float32),
+    summary_R=_array([number(s.summary) for s in scores], np.float32),
+    outcome_R=_array([number(s.outcome) for s in scores], np.float32),
+    turn_RK=_array(table, np.float32),
+    guarded_R=_array([s.guarded for s in scores], bool),
+    group_R=_array([groups[t.group] for t in trajectories], np.int32),
   )
+
+
+def _array(values: Any, dtype: Any) -> Any:
+  """A numpy array where the types say jax.Array: the door's inner side, before anything is placed on a device."""
+  return np.asarray(values, dtype)
 
 
 def to_batch(
@@ -180,7 +192,7 @@ def to_batch(
   layout: Layout,
   *,
   turns: int,
-  sharding: jax.sharding.Sharding | None = None,
+  sharding: NamedSharding | None = None,
   shared: bool = True,
 ) -> TokenBatch:
   """The batch of R scored trajectories: whole groups, rows of at most one bucket's length.
@@ -201,7 +213,7 @@ def to_batch(
     trees = [Tree(tree.prompt, (response,)) for tree in trees for response in tree.responses]
   length, rows = choose(trees, layout)
   arrays = lay_out(rows, length, padded_rows(len(rows), layout.micro_rows))
-  finished_R = np.array([t.status is Status.FINISHED for t in trajectories], bool)
+  finished_R = _array([t.status is Status.FINISHED for t in trajectories], bool)
   batch = TokenBatch(**arrays, finished_R=finished_R, rewards=to_rewards(trajectories, scores, turns))
   return batch if sharding is None else place(batch, sharding)
 
@@ -211,21 +223,22 @@ def to_supervised(
   prompts: Sequence[np.ndarray],
   layout: Layout,
   *,
-  sharding: jax.sharding.Sharding | None = None,
+  sharding: NamedSharding | None = None,
 ) -> TokenBatch:
   """The batch of demonstrations, packed like rollouts: what is marked as sampled is learned, rewards are absent."""
   trees = [Tree(prompt, (example,)) for prompt, example in zip(prompts, examples, strict=True)]
   length, rows = choose(trees, layout)
   arrays = lay_out(rows, length, padded_rows(len(rows), layout.micro_rows))
-  absent_R = np.full(len(examples), np.nan, np.float32)
-  rewards = Rewards(absent_R, absent_R, absent_R, absent_R[:, None], np.isnan(absent_R), np.arange(len(examples)))
-  batch = TokenBatch(**arrays, finished_R=np.ones(len(examples), bool), rewards=rewards)
+  size = len(examples)
+  absent_R, none_R = _array([np.nan] * size, np.float32), _array([False] * size, bool)
+  rewards = Rewards(absent_R, absent_R, absent_R, absent_R[:, None], none_R, _array(range(size), np.int32))
+  batch = TokenBatch(**arrays, finished_R=~none_R, rewards=rewards)
   return batch if sharding is None else place(batch, sharding)
 
 
-def place(batch: TokenBatch, sharding: jax.sharding.Sharding) -> TokenBatch:
+def place(batch: TokenBatch, sharding: NamedSharding) -> TokenBatch:
   """The batch on the mesh: [B, T] arrays by rows, what concerns rollouts on every device."""
-  everywhere = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+  everywhere = NamedSharding(sharding.mesh, PartitionSpec())
   where = jax.tree.map(lambda leaf: everywhere, batch)
   rows = {f.name: sharding for f in dataclasses.fields(batch) if f.name.endswith('_BT')}
   return jax.device_put(batch, where.replace(**rows))

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 
-from slca_jax.chat.calls import parse
+from slca_jax.chat.calls import Reading, parse
 from slca_jax.chat.template import Template
 from slca_jax.dialogue import Observation, Parsed, Scores, Status, Task, Trajectory, Turn
 from slca_jax.envs.environment import Environment
@@ -125,7 +125,7 @@ async def _sample(ids: list[int], max_tokens: int, turn: int, world: Rollouts, s
   )
 
 
-def _read(sample: Sample, template: Template, reading: str) -> tuple[Turn, Status | None]:
+def _read(sample: Sample, template: Template, reading: Reading) -> tuple[Turn, Status | None]:
   """The turn, and how the rollout ends with it; None if it goes on. Nothing of a turn that was cut off is executed."""
   whole = sample.finish == 'stop'
   text = template.decode(sample.tokens)

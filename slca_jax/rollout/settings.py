@@ -39,12 +39,11 @@ class Decoding:
 
   temperature: float = 1.0
   top_p: float = 1.0
-  reading: str = 'strict'
+  reading: Literal['strict', 'release'] = 'strict'
 
   def __post_init__(self):
     require(self.temperature >= 0, f'temperature is {self.temperature}; 0 is greedy, 1 samples the policy')
     require(0 < self.top_p <= 1, f'top_p is {self.top_p}; it lies in (0, 1]')
-    require(self.reading in ('strict', 'release'), f"reading is {self.reading!r}; rollouts read 'strict' or 'release'")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

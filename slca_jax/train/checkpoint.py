@@ -33,6 +33,11 @@ class Checkpoints:
     """The newest complete step, None in an empty folder."""
     return self._manager.latest_step()
 
+  @property
+  def steps(self) -> list[int]:
+    """The complete steps, ascending."""
+    return sorted(self._manager.all_steps())
+
   def due(self, step: int, steps: int) -> bool:
     """Whether a checkpoint is due after `step` of `steps` steps."""
     return step % self._every == 0 or step == steps

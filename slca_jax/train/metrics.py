@@ -46,9 +46,9 @@ def describe(trajectories: Sequence[Trajectory], scores: Sequence[Scores]) -> Nu
   return out | {f'fault/{name}': float(count) for name, count in sorted(faults.items())}
 
 
-def _numbers(why: Mapping[str, Any]) -> dict[str, float | None]:
+def _numbers(why: Mapping[str, Any]) -> Numbers:
   """The numbers among the reasons of a score: flags, and the parts of the process score."""
-  flat = {key: value for key, value in why.items() if isinstance(value, int | float)}
+  flat: Numbers = {key: value for key, value in why.items() if isinstance(value, int | float)}
   return flat | {key: value for key, value in why.get('process', {}).items() if isinstance(value, int | float)}
 
 
@@ -120,7 +120,7 @@ class Stopwatch:
   """Seconds by phase since the last reading: `with watch('sample'): …`."""
 
   def __init__(self):
-    self._seconds: collections.Counter[str] = collections.Counter()
+    self._seconds: collections.defaultdict[str, float] = collections.defaultdict(float)
     self._stack: list[tuple[str, float]] = []
 
   def __call__(self, phase: str) -> 'Stopwatch':

@@ -43,7 +43,8 @@ def test_tasks_and_demonstrations_come_back_equal(tmp_path):
     ('{"id": "b", "tools": "[]", "messages": [], "gold": "[]"}', 'last message must be the user'),
     ('{"id": "b", "messages": [{"role": "user", "content": "q"}], "gold": "[]"}', "t.jsonl:2: KeyError: 'tools'"),
     (
-      '{"id": "b", "tools": "[]", "messages": [{"role": "user", "content": "q"}], "gold": "[[{\\"name\\": \\"f\\", \\"arguments\\": \\"{}\\"}]]"}',
+      '{"id": "b", "tools": "[]", "messages": [{"role": "user", "content": "q"}],'
+      ' "gold": "[[{\\"name\\": \\"f\\", \\"arguments\\": \\"{}\\"}]]"}',
       'must be an object',
     ),
   ],

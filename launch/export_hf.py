@@ -1,0 +1,37 @@
+"""Writes a checkpoint of a run as a Hugging Face folder; a run that ended has already done so, in RUN/model.
+
+python launch/export_hf.py --run=runs/slca --step=200 --to=exported
+"""
+
+import json
+import pathlib
+import sys
+
+from absl import app, flags, logging
+
+from slca_jax.config import build
+from slca_jax.errors import Refused
+from slca_jax.train.settings import RLConfig, SFTConfig
+
+_RUN = flags.DEFINE_string('run', None, 'Folder of the run.', required=True)
+_STEP = flags.DEFINE_integer('step', None, 'Which checkpoint; the newest if not given.')
+_TO = flags.DEFINE_string('to', None, 'Where the folder is written.', required=True)
+
+
+def main(_: list[str]) -> None:
+  """Loads the run's model, replaces its weights by the checkpoint's, and saves."""
+  logging.set_verbosity(logging.WARNING)
+  from slca_jax.train import export
+
+  try:
+    settings = json.loads((pathlib.Path(_RUN.value) / 'config.json').read_text('utf-8'))
+    config = build(RLConfig if 'group_size' in settings else SFTConfig, settings)
+    print(export.export(config, pathlib.Path(_RUN.value), pathlib.Path(_TO.value), step=_STEP.value))
+  except FileNotFoundError as error:
+    sys.exit(f'{_RUN.value} is no folder of a run: {error}')
+  except Refused as error:
+    sys.exit(f'{type(error).__name__}: {error}')
+
+
+if __name__ == '__main__':
+  app.run(main)
