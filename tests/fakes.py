@@ -53,7 +53,8 @@ def broken_engine(session: str, tokens: Sequence[int]) -> Sequence[int]:
 
 
 class ScriptedEnvironment:
-  """Answers each call by a function of it; `fate` may raise, hang or answer too little first."""
+  """Answers each call by a function of it, unless its `fate` is to raise, die, hang, ignore its cancellation, cancel
+  itself, answer too little or with something odd, or to break when it is closed."""
 
   def __init__(self, answer: Callable[[ToolCall], str], *, fate: str = '', tools: tuple[Tool, ...] = ()):
     self.tools = tools
@@ -68,11 +69,21 @@ class ScriptedEnvironment:
       raise ZeroDivisionError('division by zero')
     if self._fate == 'die':
       raise EnvironmentFailure('the database is gone')
-    if self._fate == 'hang':
-      await asyncio.Event().wait()
+    while self._fate in ('hang', 'ignore'):
+      try:
+        await asyncio.Event().wait()
+      except asyncio.CancelledError:
+        if self._fate == 'hang':
+          raise
+    if self._fate == 'cancel':
+      raise asyncio.CancelledError
+    if self._fate == 'odd':
+      return [None for _ in calls]  # type: ignore
     answers = [Observation(self._answer(call)) for call in calls]
     return answers[1:] if self._fate == 'forget' else answers
 
   def close(self) -> None:
     """Counts."""
     self.closed += 1
+    if self._fate == 'close':
+      raise OSError('the socket is gone')

@@ -7,17 +7,17 @@ parsing, never encoded again. What the world writes is encoded once and appended
 import asyncio
 import dataclasses
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from slca_jax.chat.calls import Reading, parse
 from slca_jax.chat.template import Template
-from slca_jax.dialogue import Observation, Parsed, Scores, Status, Task, Trajectory, Turn
-from slca_jax.envs.environment import Environment
+from slca_jax.dialogue import Observation, Parsed, Scores, Status, Task, ToolCall, Trajectory, Turn
+from slca_jax.envs.environment import Environment, Opener
 from slca_jax.errors import EnvironmentFailure, SamplerError, TemplateError
 from slca_jax.rollout.sampler import Sample, Sampler
 from slca_jax.rollout.settings import Decoding, Limits
 
-Opener = Callable[[Task, int], Environment]
 Scorer = Callable[[Trajectory], Awaitable[Scores]]
 
 # Faults of a text that is an answer all the same: it mentions a tag, or its reasoning never ended.
@@ -72,16 +72,32 @@ async def run(task: Task, group: int, index: int, world: Rollouts, *, seed: str)
     if len(prompt) > world.limits.prompt_tokens:
       error = f'the prompt has {len(prompt)} tokens, the limit is {world.limits.prompt_tokens}'
       return Trajectory(task, group, index, prompt, (), Status.FAILED, error)
-    environment = world.open_environment(task, seed_of(session, 'environment'))
+    environment = _open(task, session, world)
     status = await _converse(prompt, turns, environment, world, session)
     return Trajectory(task, group, index, prompt, tuple(turns), status)
   except (SamplerError, EnvironmentFailure, TemplateError) as error:
     reason = f'{type(error).__name__}: {error}'
     return Trajectory(task, group, index, prompt, tuple(turns), Status.FAILED, reason)
   finally:
-    await world.sampler.release(session)
     if environment is not None:
-      environment.close()
+      _close(environment, session)
+    await world.sampler.release(session)
+
+
+def _open(task: Task, session: str, world: Rollouts) -> Environment:
+  try:
+    return world.open_environment(task, seed_of(session, 'environment'))
+  except EnvironmentFailure:
+    raise
+  except Exception as error:  # an environment is somebody's code: its end is the rollout's, not the run's
+    raise EnvironmentFailure(f'task {task.id} could not be opened: {type(error).__name__}: {error}') from error
+
+
+def _close(environment: Environment, session: str) -> None:
+  try:
+    environment.close()
+  except Exception:  # the rollout is over and stays as it is
+    logging.exception('the environment of rollout %s did not close', session)
 
 
 async def _converse(
@@ -151,15 +167,27 @@ async def _act(parsed: Parsed, environment: Environment, limits: Limits) -> list
   return seen
 
 
-async def _step(environment: Environment, calls: Sequence, seconds: float) -> list[Observation]:
+async def _step(environment: Environment, calls: Sequence[ToolCall], seconds: float) -> list[Observation]:
+  async def answer() -> list[Observation]:
+    return list(await environment.step(calls))
+
+  pending = asyncio.ensure_future(answer())
   try:
-    seen = list(await asyncio.wait_for(environment.step(calls), seconds))
-  except TimeoutError:
-    raise EnvironmentFailure(f'no answer to {len(calls)} calls within {seconds:g} s') from None
+    # Not asyncio.wait_for: that waits for a step that ignores its cancellation.
+    done, _ = await asyncio.wait({pending}, timeout=seconds)
+  finally:
+    pending.cancel()
+  if not done:
+    raise EnvironmentFailure(f'no answer to {len(calls)} calls within {seconds:g} s')
+  try:
+    seen = pending.result()
   except EnvironmentFailure:
     raise
-  except Exception as error:  # an environment is somebody's code: its end is the rollout's, not the run's
+  except (Exception, asyncio.CancelledError) as error:
     raise EnvironmentFailure(f'{type(error).__name__}: {error}') from error
   if len(seen) != len(calls):
     raise EnvironmentFailure(f'the environment answered {len(seen)} of {len(calls)} calls')
+  strange = [type(one).__name__ for one in seen if not isinstance(one, Observation)]
+  if strange:
+    raise EnvironmentFailure(f'the environment answered with {strange[0]}; a call is answered by an Observation')
   return seen

@@ -130,6 +130,8 @@ def test_huge_observation_is_cut_to_its_limit():
     ('die', 'the database is gone'),
     ('forget', 'answered 1 of 2 calls'),
     ('hang', 'no answer to 2 calls within 0.05 s'),
+    ('cancel', 'CancelledError'),
+    ('odd', 'answered with NoneType'),
   ],
 )
 def test_broken_environment_fails_its_rollout_and_is_closed(fate, error):
@@ -138,6 +140,53 @@ def test_broken_environment_fails_its_rollout_and_is_closed(fate, error):
   trajectory, sampler, _ = roll(script, environment=environment, limits=Limits(step_seconds=0.05))
   assert trajectory.status is Status.FAILED and error in trajectory.error
   assert len(trajectory.turns) == 1 and environment.closed == 1 and len(sampler.released) == 1
+
+
+def test_environment_that_does_not_open_fails_its_rollout():
+  def open_environment(task, seed):
+    raise OSError('connection refused')
+
+  sampler = ScriptedSampler(says(END))
+  world = Rollouts(sampler, TEMPLATE, open_environment, Limits(), Decoding())
+  trajectory = asyncio.run(run(TASK, 0, 0, world, seed='0'))
+  assert trajectory.status is Status.FAILED and not sampler.requests and len(sampler.released) == 1
+  assert 'task task could not be opened: OSError: connection refused' in trajectory.error
+
+
+def test_environment_that_does_not_close_leaves_its_rollout_as_it_is():
+  trajectory, sampler, environment = roll(says(END), environment=ScriptedEnvironment(str, fate='close'))
+  assert trajectory.status is Status.FINISHED and environment.closed == 1 and len(sampler.released) == 1
+
+
+def test_step_that_ignores_its_cancellation_does_not_hold_the_rollout():
+  environment = ScriptedEnvironment(str, fate='ignore')
+  sampler = ScriptedSampler(says(block('BAKO') + END))
+  world = Rollouts(sampler, TEMPLATE, lambda t, s: environment, Limits(step_seconds=0.05), Decoding())
+
+  async def scene():
+    trajectory = await asyncio.wait_for(run(TASK, 0, 0, world, seed='0'), 30)
+    environment._fate = ''  # or the loop would wait for the step at its end
+    return trajectory
+
+  trajectory = asyncio.run(scene())
+  assert trajectory.status is Status.FAILED and 'within 0.05 s' in trajectory.error and environment.closed == 1
+
+
+def test_cancelled_rollout_frees_its_environment_and_its_session():
+  environment = ScriptedEnvironment(str, fate='hang')
+  sampler = ScriptedSampler(says(block('BAKO') + END))
+  world = Rollouts(sampler, TEMPLATE, lambda t, s: environment, Limits(), Decoding())
+
+  async def scene():
+    rollout = asyncio.ensure_future(run(TASK, 0, 0, world, seed='0'))
+    while not environment.steps:
+      await asyncio.sleep(0)
+    rollout.cancel()
+    with pytest.raises(asyncio.CancelledError):
+      await rollout
+
+  asyncio.run(scene())
+  assert environment.closed == 1 and len(sampler.released) == 1
 
 
 def test_broken_engine_fails_the_rollout():
