@@ -152,12 +152,11 @@ async def answer_one(
     await asyncio.sleep(0)  # lets the cancelled answer count itself as abandoned
     return Observation(f'Error: {call.name} did not answer within {limits.deadline:g} seconds.', ok=False)
   try:
-    seen = pending.result()
+    return bounded(pending.result(), limits=limits)
   except EnvironmentFailure:
     raise
-  except (Exception, asyncio.CancelledError) as error:
+  except (Exception, asyncio.CancelledError) as error:  # what is no observation with a text included
     return refusal(error, limits=limits)
-  return bounded(seen, limits=limits)
 
 
 def bounded(seen: Observation, *, limits: CallLimits) -> Observation:

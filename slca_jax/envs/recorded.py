@@ -16,6 +16,7 @@ from slca_jax.errors import EnvironmentFailure
 
 _NAMES = ('amber', 'birch', 'cedar', 'delta', 'ember', 'fjord', 'grove', 'harbor', 'iris', 'juniper', 'lagoon', 'maple')
 _DEPTH = 6  # levels of an invented value; recursive schemas end there
+_MOST = 2000  # values of an invented value: wide recursive schemas and large `minItems` end there
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class Record:
 class Recorded:
   """Plays a backend from records: the first whose call says loosely the same, else an invented value.
 
-  An invented value fits the tool's `returns`, or is a small object with a status; it depends on the seed, the tool and
-  the arguments alone, so equal calls agree.
+  An invented value has the shape of the tool's `returns`, or is a small object with a status; it depends on the seed,
+  the tool and the arguments alone, so equal calls agree.
   """
 
   def __init__(self, records: Sequence[Record], *, seed: int):
@@ -75,7 +76,10 @@ def recorded_opener(*, checks: bool = True, limits: CallLimits = DEFAULT) -> Ope
 
 
 def invent(tool: Tool | None, call: ToolCall, *, seed: int) -> Any:
-  """A value that fits the tool's `returns`; without one, a small object that says what was done.
+  """A value of the shape of the tool's `returns`; without one, a small object that says what was done.
+
+  Types, properties, enumerations and whole-number bounds are kept; patterns, formats and lengths are not. A value of
+  more than some thousand parts is cut short.
 
   Args:
     tool: None where an unknown tool was let through.
@@ -94,8 +98,10 @@ class _Inventor:
 
   def __init__(self, root: Mapping[str, Any], arguments: Mapping[str, Any], chance: random.Random):
     self._root, self._arguments, self._chance = root, arguments, chance
+    self._left = _MOST
 
   def value(self, schema: Any, depth: int, name: str = '') -> Any:
+    self._left -= 1
     schema = self._resolved(schema)
     if 'const' in schema:
       return schema['const']
@@ -109,12 +115,13 @@ class _Inventor:
       return self._object(schema, depth)
     if kind == 'array':
       length = self._bound(schema, 'minItems', 'maxItems', 2) if depth < _DEPTH else 0
+      length = min(length, max(0, self._left))
       return [self.value(schema.get('items', {}), depth + 1, name) for _ in range(length)]
     return self._scalar(kind, schema, name)
 
   def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
     properties = schema.get('properties')
-    if not isinstance(properties, Mapping) or depth >= _DEPTH:
+    if not isinstance(properties, Mapping) or depth >= _DEPTH or self._left < 0:
       return {}
     return {
       key: self._arguments[key] if self._repeats(key, part) else self.value(part, depth + 1, key)

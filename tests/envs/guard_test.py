@@ -45,6 +45,15 @@ def test_an_exception_is_an_observation_and_spares_the_other_calls():
   assert seen == [Observation("Error: KeyError: 'lost'", ok=False), Observation('fine')]
 
 
+@pytest.mark.parametrize('odd', [None, 'a string', Observation(None), Observation(b'bytes')])  # type: ignore
+def test_an_answer_that_is_no_observation_is_an_error_of_its_call_alone(odd):
+  async def answer(asked):
+    return odd if asked.name == 'odd' else Observation('fine')
+
+  seen = asyncio.run(answer_all([call('odd'), call('good')], answer, limits=LIMITS))
+  assert [one.ok for one in seen] == [False, True]
+
+
 def test_a_dead_world_is_no_observation():
   async def answer(asked):
     if asked.name == 'bad':

@@ -78,6 +78,19 @@ def test_a_recursive_schema_ends():
 
 
 @pytest.mark.parametrize(
+  'returns',
+  [
+    {'type': 'array', 'items': {'type': 'integer'}, 'minItems': 10**12},
+    {'type': 'object', 'properties': {f'p{i}': {'$ref': '#'} for i in range(30)}},
+    {'type': 'array', 'items': {'$ref': '#'}, 'minItems': 50},
+  ],
+)
+def test_a_schema_of_endless_values_ends_soon(returns):
+  text = json.dumps(invent(Tool('wide', '', PARAMETERS, returns), ToolCall('wide', {}), seed=0))
+  assert len(text) < 100_000
+
+
+@pytest.mark.parametrize(
   'returns', [{'$ref': '#/nowhere'}, {'type': 'dict'}, {'items': 3, 'type': 'array'}, {'properties': {'x': True}}]
 )
 def test_a_faulty_return_schema_does_no_harm(returns):
