@@ -47,7 +47,10 @@ class Judge(Protocol):
 
 
 def verdict_of(score: float, reason: str = '') -> Verdict:
-  """The nearest of the five words: r = 1..5 stands for (r − 1)/4. Scores outside [0, 1] are clipped."""
+  """The nearest of the five words: r = 1..5 stands for (r − 1)/4. Scores outside [0, 1] are clipped; what is no finite
+  number is no score."""
+  if not math.isfinite(score):
+    return Verdict(None, reason=f'the score is {score}; {reason}')
   rank = min(4, max(0, math.floor(4 * score + 0.5)))
   return Verdict(rank / 4, WORDS[rank], reason)
 

@@ -240,7 +240,7 @@ def _why(
 ) -> dict[str, Any]:
   channels = {'tool': scores.tool, 'summary': scores.summary, 'outcome': scores.outcome}
   if scores.guarded:
-    channels = {name: max(0.0, value or 0.0) for name, value in channels.items()}
+    channels = {name: None if value is None else max(0.0, value) for name, value in channels.items()}
   return {
     'process': dataclasses.asdict(process),
     'success': process.success(at=options.success_at),

@@ -183,6 +183,12 @@ def test_an_absent_score_stays_absent():
   assert rate(rollout('a'), BiasedJudge(Constant(None), 0.25, 3)).score is None
 
 
+@pytest.mark.parametrize('score', [float('nan'), float('inf')])
+def test_a_score_that_is_no_number_is_absent_however_the_judge_is_disturbed(score):
+  assert rate(rollout('a'), NoisyJudge(Constant(score), 1.0)).score is None
+  assert rate(rollout('a'), BiasedJudge(Constant(score), 0.25, 3)).score is None
+
+
 def test_negative_noise_is_refused():
   with pytest.raises(ConfigError, match='negative'):
     NoisyJudge(Constant(1.0), -1.0)

@@ -77,6 +77,12 @@ def test_the_guard_holds_when_the_judge_fails():
   assert seen.why['judge_failed']
 
 
+def test_a_score_that_a_guarded_rollout_lacks_is_not_reported_as_zero():
+  judged = Scoring(outcome='judge')
+  seen = scored(OMITTED, Says(1.0), protocol='toolpo', options=judged, referee=Says(JudgeFailure('gone')))
+  assert seen.why['reported'] == {'tool': 0.0, 'summary': 0.0, 'outcome': None}
+
+
 def test_without_the_guard_the_judge_decides():
   seen = scored(OMITTED, Says(1.0), options=Scoring(guard=False))
   assert (seen.tool, seen.summary, seen.outcome, seen.guarded) == (0.0, 1.0, 1.0, False)
