@@ -61,6 +61,13 @@ def test_every_estimator_has_a_protocol_of_its_name():
     ({'rollout': {'limits': {'turns': 0}}}, 'turns is 0; it must be positive'),
     ({'optimizer': {'learning_rate': 0.0}}, 'learning_rate is 0.0; it must be positive'),
     ({'objective': {'dual_clip': 0.5}}, 'dual_clip is 0.5'),
+    ({'steps': -5}, 'steps is -5; it counts, so it is at least 0'),  # would export the model untrained
+    ({'steps': 0, 'epochs': 0}, 'steps and epochs are both 0'),
+    ({'eval_every': -1}, 'eval_every is -1'),
+    ({'data': {'heldout_limit': -1}}, 'heldout_limit is -1'),
+    ({'mesh': {'tensor': 0}}, "'tensor': 0}; each is positive, or -1 for the rest"),
+    ({'mesh': {'data': -1}}, 'only one of them may be -1'),
+    ({'environment': {'call_seconds': 0.0}}, 'call_seconds is 0.0; it must be positive'),
   ],
 )
 def test_combination_that_cannot_run_is_refused(change, says):

@@ -40,6 +40,13 @@ class MeshShape:
   fsdp: int = -1
   tensor: int = 1
 
+  def __post_init__(self):
+    sizes = {name: getattr(self, name) for name in self.__slots__}
+    require(
+      all(size > 0 or size == -1 for size in sizes.values()), f'sizes are {sizes}; each is positive, or -1 for the rest'
+    )
+    require(list(sizes.values()).count(-1) <= 1, f'sizes are {sizes}; only one of them may be -1')
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Objective:
@@ -124,6 +131,9 @@ class TaskFiles:
   heldout: str = ''
   heldout_limit: int = 0
 
+  def __post_init__(self):
+    _require_counts(self, 'heldout_limit')
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EnvironmentSettings:
@@ -138,6 +148,10 @@ class EnvironmentSettings:
   checks: bool = True
   call_seconds: float = 60.0
   max_characters: int = 100_000
+
+  def __post_init__(self):
+    for name in ('call_seconds', 'max_characters'):
+      require(getattr(self, name) > 0, f'{name} is {getattr(self, name)}; it must be positive')
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -154,7 +168,8 @@ class JudgeSettings:
   bias_turns: int = 3
 
   def __post_init__(self):
-    require(self.noise >= 0, f'noise is {self.noise}; it is a standard deviation')
+    require(self.noise >= 0, f'noise is {self.noise}; it is a standard deviation and at least 0')
+    _require_counts(self, 'bias_turns')
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -229,6 +244,7 @@ class RLConfig:
   checkpoint: Checkpointing = dataclasses.field(default_factory=Checkpointing)
 
   def __post_init__(self):
+    _require_counts(self, 'steps', 'epochs', 'eval_every', 'dump_every')
     require(self.group_size >= 2, f'group_size is {self.group_size}; advantages need at least 2 rollouts per prompt')
     require(
       self.prompts > 0 and self.mini_batch > 0,
@@ -292,5 +308,12 @@ class SFTConfig:
   checkpoint: Checkpointing = dataclasses.field(default_factory=lambda: Checkpointing(every=100))
 
   def __post_init__(self):
+    _require_counts(self, 'steps', 'epochs', 'eval_every')
     require(self.batch > 0, f'batch is {self.batch}; it counts dialogues per update')
+    require(self.logprob_chunk > 0, f'logprob_chunk is {self.logprob_chunk}; it must be positive')
     require(self.steps > 0 or self.epochs > 0, 'steps and epochs are both 0; one of them must say how long to train')
+
+
+def _require_counts(settings: Any, *names: str) -> None:
+  for name in names:
+    require(getattr(settings, name) >= 0, f'{name} is {getattr(settings, name)}; it counts, so it is at least 0')
