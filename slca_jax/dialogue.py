@@ -27,10 +27,11 @@ class ToolCall:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Observation:
-  """What the world answered to one call. A refusal is an answer with `ok=False`, no exception."""
+  """What the world answered to one call. A refusal is an answer with `ok=False`, no exception; `cut`: it was longer."""
 
   content: str
   ok: bool = True
+  cut: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ class Dialogue:
 class Parsed:
   """What one assistant text holds: well-formed call blocks in order, the faults of the others, and the tags counted.
 
-  Tags inside reasoning and inside JSON strings are not counted. A block is one call; some readings allow a list.
+  Tags inside reasoning and inside JSON strings are not counted. A block is one call; some readings allow a list. The
+  rollout loop adds a fault `unknown_id` for each sampled id that has no text.
   """
 
   blocks: tuple[tuple[ToolCall, ...], ...] = ()
@@ -113,7 +115,8 @@ class Turn:
     logprobs: natural-log probability of each token at the sampling temperature, same length as tokens.
     text: the decoded tokens, for reading and parsing only.
     parsed: the calls in the text.
-    observations: one per executed call, in order; empty for a final answer and for a truncated turn.
+    observations: one per call in order, then one per block that was meant as a call and could not be read; empty where
+      nothing was executed: for a final answer, a turn that was cut off, and the last one that the limit allows.
     reply: ids the world wrote after the turn (observations and the next generation prompt); not learnable.
     versions: which weights sampled how many of the tokens, as (version, count) in order.
   """
@@ -138,7 +141,7 @@ class Status(enum.Enum):
   FINISHED = 'finished'  # with an answer to the user
   OUT_OF_TURNS = 'out_of_turns'
   OUT_OF_TOKENS = 'out_of_tokens'  # response or context limit, a turn cut off included
-  FAILED = 'failed'  # engine or environment broke; no fault of the policy, so it is not scored
+  FAILED = 'failed'  # engine or environment broke, or the prompt was too long; no fault of the policy: not scored
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -161,7 +161,8 @@ async def answer_one(
 
 def bounded(seen: Observation, *, limits: CallLimits) -> Observation:
   """The observation in a form that a tokenizer can take: no longer than allowed, no lone surrogates."""
-  return Observation(sound(cut(seen.content, limits.max_characters)), seen.ok)
+  content = cut(seen.content, limits.max_characters)
+  return Observation(sound(content), seen.ok, seen.cut or len(content) < len(seen.content))
 
 
 def refusal(error: BaseException, *, limits: CallLimits) -> Observation:

@@ -20,8 +20,10 @@ from slca_jax.rollout.settings import Decoding, Limits
 
 Scorer = Callable[[Trajectory], Awaitable[Scores]]
 
-# Faults of a text that is an answer all the same: it mentions a tag, or its reasoning never ended.
-_NO_CALL_MEANT = frozenset({'no_json_after_tag', 'missing_open_tag', 'unterminated_reasoning'})
+UNKNOWN_ID = 'unknown_id'  # the fault of a sampled id without a text
+
+# Faults of a text that is an answer all the same: it mentions a tag, its reasoning never ended, an id has no text.
+_NO_CALL_MEANT = frozenset({'no_json_after_tag', 'missing_open_tag', 'unterminated_reasoning', UNKNOWN_ID})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,16 +119,18 @@ async def _converse(
       return status
     if len(turns) >= limits.turns:
       return Status.OUT_OF_TURNS
-    seen = await _act(turn.parsed, environment, limits)
-    seen = [
-      dataclasses.replace(s, content=template.cut_observation(s.content, limits.observation_tokens)) for s in seen
-    ]
+    seen = [_shortened(one, template, limits) for one in await _act(turn.parsed, environment, limits)]
     reply = template.reply(seen, sample.tokens)
     fits = len(ids) - len(prompt) + len(reply) < limits.response_tokens
     turns[-1] = dataclasses.replace(turn, observations=tuple(seen), reply=reply if fits else ())
     if not fits:
       return Status.OUT_OF_TOKENS
     ids += reply
+
+
+def _shortened(seen: Observation, template: Template, limits: Limits) -> Observation:
+  content = template.cut_observation(seen.content, limits.observation_tokens)
+  return Observation(content, seen.ok, seen.cut or content != seen.content)
 
 
 async def _sample(ids: list[int], max_tokens: int, turn: int, world: Rollouts, session: str) -> Sample:
@@ -146,6 +150,8 @@ def _read(sample: Sample, template: Template, reading: Reading) -> tuple[Turn, S
   whole = sample.finish == 'stop'
   text = template.decode(sample.tokens)
   parsed = parse(text, reading=reading, finished=whole)
+  if unknown := template.unknown(sample.tokens):
+    parsed = dataclasses.replace(parsed, errors=(*parsed.errors, *[UNKNOWN_ID] * unknown))
   turn = Turn(sample.tokens, sample.logprobs, text, parsed, versions=sample.versions)
   if not whole:
     return turn, Status.OUT_OF_TOKENS

@@ -34,6 +34,7 @@ def describe(trajectories: Sequence[Trajectory], scores: Sequence[Scores]) -> Nu
     'rollout/sampled_tokens': (sum(len(turn.tokens) for turn in t.turns) for t, _ in alive),
     'rollout/observation_tokens': (sum(len(turn.reply) for turn in t.turns) for t, _ in alive),
     'rollout/refused_calls': (sum(not o.ok for o in t.observations) for t, _ in alive),
+    'rollout/cut_observations': (sum(o.cut for o in t.observations) for t, _ in alive),
     'rollout/no_call': (float(not t.tool_turns) for t, _ in alive),
   }
   for name, values in means.items():
@@ -41,7 +42,7 @@ def describe(trajectories: Sequence[Trajectory], scores: Sequence[Scores]) -> Nu
   parts = [_numbers(s.why) for _, s in alive]
   for key in sorted({key for part in parts for key in part}):
     put_mean(out, f'score/{key}', (part.get(key) for part in parts))
-  out['reward/absent'] = sum(s.tool is None or s.summary is None for _, s in alive)
+  out['reward/absent'] = sum(not (_known(s.tool) and _known(s.summary)) for _, s in alive)
   faults = collections.Counter(error for t, _ in alive for turn in t.turns for error in turn.parsed.errors)
   return out | {f'fault/{name}': float(count) for name, count in sorted(faults.items())}
 
@@ -54,9 +55,14 @@ def _numbers(why: Mapping[str, Any]) -> Numbers:
 
 def put_mean(out: Numbers, name: str, values: Iterable[float | None]) -> None:
   """Sets `out[name]` to the mean of the numbers that are there; leaves it out if there are none."""
-  known = [float(value) for value in values if value is not None and not math.isnan(value)]
+  known = [float(value) for value in values if _known(value)]  # type: ignore[arg-type]
   if known:
     out[name] = statistics.fmean(known)
+
+
+def _known(value: float | None) -> bool:
+  """Whether there is a number; NaN is none."""
+  return value is not None and not math.isnan(value)
 
 
 class Writer:

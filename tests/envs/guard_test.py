@@ -186,7 +186,8 @@ def test_ten_megabytes_lose_their_middle():
   seen = bounded(Observation(text), limits=LIMITS)
   assert len(seen.content) == 1000
   assert seen.content.startswith('a' * 400) and seen.content.endswith('b' * 400)
-  assert 'left out' in seen.content
+  assert 'left out' in seen.content and seen.cut
+  assert not bounded(Observation('short'), limits=LIMITS).cut
 
 
 def test_a_text_that_fits_is_not_touched():

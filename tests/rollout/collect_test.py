@@ -14,6 +14,7 @@ from slca_jax.quickstart.world import make_task
 from slca_jax.rollout.collect import Rollouts, collect, run, seed_of
 from slca_jax.rollout.sampler import Sample
 from slca_jax.rollout.settings import Decoding, Limits
+from slca_jax.train.metrics import describe
 
 TOOL = Tool('get_price', 'Price.', {'type': 'object', 'properties': {'ticker': {'type': 'string'}}})
 TASK = Task('task', (TOOL,), (Message('user', 'What is BAKO and CIRU?'),))
@@ -120,7 +121,9 @@ def test_observation_that_fills_the_response_ends_it_and_is_not_in_the_row():
 def test_huge_observation_is_cut_to_its_limit():
   environment = ScriptedEnvironment(lambda call: 'x7' * 5_000_000)
   trajectory, *_ = roll(says(block('BAKO') + END, END), environment=environment, limits=Limits(observation_tokens=64))
-  assert len(TEMPLATE.encode(trajectory.turns[0].observations[0].content)) <= 64
+  (seen,) = trajectory.turns[0].observations
+  assert len(TEMPLATE.encode(seen.content)) <= 64
+  assert seen.cut and describe([trajectory], [Scores()])['rollout/cut_observations'] == 1
 
 
 @pytest.mark.parametrize(
@@ -205,7 +208,16 @@ def test_id_without_a_text_is_data():
   beyond = TEMPLATE.vocab_size + 5
   trajectory, *_ = roll(lambda session, tokens: [beyond, TEMPLATE.stop_ids[0]])
   assert trajectory.status is Status.FINISHED and trajectory.answer == '\ufffd'
-  assert trajectory.turns[0].tokens[0] == beyond
+  assert trajectory.turns[0].tokens[0] == beyond and not trajectory.turns[0].observations
+  assert describe([trajectory], [Scores()])['fault/unknown_id'] == 1
+
+
+def test_id_without_a_text_does_not_hinder_the_calls_around_it():
+  beyond = TEMPLATE.vocab_size + 5
+  call = (*TEMPLATE.encode(block('BAKO')), beyond, TEMPLATE.stop_ids[0])
+  trajectory, _, environment = roll(lambda session, tokens: TEMPLATE.encode(END) if beyond in tokens else call)
+  assert trajectory.status is Status.FINISHED and len(environment.steps) == 1
+  assert [seen.ok for seen in trajectory.turns[0].observations] == [True]
 
 
 def test_batch_is_in_order_bounded_and_seeded_by_place():

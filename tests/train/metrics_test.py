@@ -32,6 +32,11 @@ def test_absent_scores_are_left_out_and_failed_rollouts_are_only_counted():
   assert numbers['rollout/sampled_tokens'] == 3 and numbers['rollout/observation_tokens'] == 1
 
 
+def test_reward_that_is_no_number_counts_as_absent():
+  numbers = describe([trajectory()] * 3, [Scores(float('nan'), 0.5), Scores(0.5, float('nan')), Scores(0.5, 0.5)])
+  assert numbers['reward/absent'] == 2 and numbers['reward/tool'] == numbers['reward/summary'] == 0.5
+
+
 def test_no_rollouts_have_no_means():
   assert 'reward/tool' not in describe([trajectory(Status.FAILED)], [Scores()])
 
