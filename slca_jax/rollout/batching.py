@@ -110,7 +110,7 @@ def pack(trees: Sequence[Tree], length: int) -> list[list[Tree]]:
 
 
 def choose(trees: Sequence[Tree], layout: Layout) -> tuple[int, list[list[Tree]]]:
-  """The row length that computes the fewest tokens, and the rows packed to it; ties go to the shorter row."""
+  """The row length whose arrays hold the fewest tokens, and the rows packed to it; ties go to the shorter row."""
   longest = max((len(t.prompt) + len(r.tokens) for t in trees for r in t.responses), default=0)
   fitting = [length for length in layout.lengths if length >= longest] or [layout.lengths[-1]]
   packed = [(length, pack(trees, length)) for length in fitting]
@@ -223,15 +223,19 @@ def to_supervised(
   prompts: Sequence[np.ndarray],
   layout: Layout,
   *,
+  rollouts: int,
   sharding: NamedSharding | None = None,
 ) -> TokenBatch:
-  """The batch of demonstrations, packed like rollouts: what is marked as sampled is learned, rewards are absent."""
+  """The batch of demonstrations, packed like rollouts: what is marked as sampled is learned, rewards are absent.
+
+  Args:
+    rollouts: R, the same for every batch, or each count of examples would compile a program of its own.
+  """
   trees = [Tree(prompt, (example,)) for prompt, example in zip(prompts, examples, strict=True)]
   length, rows = choose(trees, layout)
   arrays = lay_out(rows, length, padded_rows(len(rows), layout.micro_rows))
-  size = len(examples)
-  absent_R, none_R = _array([np.nan] * size, np.float32), _array([False] * size, bool)
-  rewards = Rewards(absent_R, absent_R, absent_R, absent_R[:, None], none_R, _array(range(size), np.int32))
+  absent_R, none_R = _array([np.nan] * rollouts, np.float32), _array([False] * rollouts, bool)
+  rewards = Rewards(absent_R, absent_R, absent_R, absent_R[:, None], none_R, _array(range(rollouts), np.int32))
   batch = TokenBatch(**arrays, finished_R=~none_R, rewards=rewards)
   return batch if sharding is None else place(batch, sharding)
 

@@ -1,7 +1,8 @@
 """Checkpoints of everything a run needs to go on as if it had never stopped.
 
 One Orbax step holds the device state (parameters, moments, update count) and a JSON record of the host's: which step
-comes next, from which order and seeds follow. A checkpoint appears whole or not at all: Orbax writes and renames.
+comes next, from which order and seeds follow, and the numbers of the last one. A checkpoint appears whole or not at
+all: Orbax writes and renames.
 """
 
 import json

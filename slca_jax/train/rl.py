@@ -89,7 +89,7 @@ class Learner:
     self.prepare = make_prepare(network, config.objective, estimator, micro_rows=micro_rows)
     self.update = make_update(network, config.objective, rule, micro_rows=micro_rows, shardings=shardings)
     self.checkpoints = Checkpoints(folder / 'checkpoints', config.checkpoint)
-    self.step = self._restore()
+    self.step, self.numbers = self._restore()
     self.writer = metrics.Writer(folder, resume_at=self.step + 1)
     self.watch = metrics.Stopwatch()
     self.score, self.score_fairly = worlds.scorer(config), worlds.scorer(config, disturbed=False)
@@ -99,7 +99,6 @@ class Learner:
   async def learn(self, stop: Stop) -> Numbers:
     """Steps until the end or until `stop` is requested; saves either way."""
     bar = metrics.Bar(self.steps, done=self.step, title=self.config.method.estimator, shown=_SHOWN)
-    numbers: Numbers = {}
     await self.sampler.publish(self.state.params, self.step)
     try:
       while self.step < self.steps:
@@ -110,16 +109,16 @@ class Learner:
         self.step += 1
         await self._publish()
         score = await self._evaluate_if_due(numbers)
-        numbers |= self._speed(batch[0])
-        self.writer.write(self.step, numbers)
-        bar.advance(numbers)
+        self.numbers = numbers | self._speed(batch[0])
+        self.writer.write(self.step, self.numbers)
+        bar.advance(self.numbers)
         if self.checkpoints.due(self.step, self.steps):
           self._save(score)
-      self._finish(numbers)
+      self._finish()
     finally:
       bar.close()
       await self.sampler.close()
-    return numbers
+    return self.numbers
 
   async def evaluate(self, tasks: Sequence[Task]) -> Evaluation:
     """Greedy rollouts of the policy as it stands, by a judge that is neither noisy nor biased."""
@@ -188,22 +187,23 @@ class Learner:
     numbers.update({f'heldout/{name}': value for name, value in found.items()})
     return found.get('score/success')
 
-  def _restore(self) -> int:
+  def _restore(self) -> tuple[int, Numbers]:
+    """(the step to go on from, the numbers of the one before it): a run that is asked again after its end has both."""
     if self.checkpoints.latest is None:
-      return 0
+      return 0, {}
     self.state, record = self.checkpoints.restore(self.state)
-    return record['step']
+    return record['step'], record['numbers']
 
   def _save(self, score: float | None = None) -> None:
-    self.checkpoints.save(self.step, self.state, {'step': self.step}, score=score)
+    self.checkpoints.save(self.step, self.state, {'step': self.step, 'numbers': self.numbers}, score=score)
 
-  def _finish(self, numbers: Numbers) -> None:
+  def _finish(self) -> None:
     if self.step:
       self._save()
     self.checkpoints.wait()
     if self.step >= self.steps:
       weights.save_hf(self.state.params, self.loaded.config, self.folder / 'model', source=self.loaded.folder)
-      write_json(self.folder / 'result.json', {'steps': self.step, **numbers})
+      write_json(self.folder / 'result.json', {'steps': self.step, **self.numbers})
 
 
 async def _unless(stop: Stop, work: Any) -> Any:

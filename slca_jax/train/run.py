@@ -12,7 +12,8 @@ from typing import Any
 from slca_jax.errors import ConfigError
 from slca_jax.train.checkpoint import same_run
 
-# Settings that may differ when a run is resumed: they change what is written, not what is computed.
+# Settings that may differ when a run is resumed: what is written, and how far it goes. With another number of steps a
+# schedule that decays goes on as that of the new length.
 _FREE = ('output', 'steps', 'epochs', 'dump_every', 'eval_every', 'checkpoint')
 
 

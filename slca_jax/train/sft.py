@@ -60,7 +60,7 @@ def encode(dialogue: Dialogue, template: Template) -> Example:
 
 
 class Encoder:
-  """Batches of demonstrations, encoded one step ahead of the device. Dialogues longer than a row are left out."""
+  """Batches of demonstrations, encoded one step ahead of the device; see `make_batch`."""
 
   def __init__(self, dialogues: Sequence[Dialogue], loaded: policy.Loaded, config: SFTConfig):
     self._order = Order(dialogues, config.batch, seed=config.seed, shuffle=config.data.shuffle)
@@ -83,11 +83,13 @@ class Encoder:
 
 
 def make_batch(dialogues: Sequence[Dialogue], loaded: policy.Loaded, layout: Layout) -> tuple[TokenBatch, int]:
-  """(the packed batch of some dialogues, how many did not fit a row)."""
+  """(the packed batch of some dialogues, how many were left out because they fit no row or not the model's context)."""
+  longest = min(layout.lengths[-1], loaded.config.context)
   examples = [encode(dialogue, loaded.template) for dialogue in dialogues]
-  fitting = [e for e in examples if len(e.prompt) + len(e.response.tokens) <= layout.lengths[-1]]
+  fitting = [e for e in examples if len(e.prompt) + len(e.response.tokens) <= longest]
   responses = [dataclasses.replace(e.response, rollout=r) for r, e in enumerate(fitting)]
-  batch = to_supervised(responses, [e.prompt for e in fitting], layout, sharding=loaded.rows)
+  prompts = [e.prompt for e in fitting]
+  batch = to_supervised(responses, prompts, layout, rollouts=len(dialogues), sharding=loaded.rows)
   return batch, len(examples) - len(fitting)
 
 
@@ -106,14 +108,13 @@ def _train(
   fit = make_fit(network, rule, micro_rows=config.batching.micro_rows, shardings=shardings)
   measure = make_measure(network, micro_rows=config.batching.micro_rows)
   checkpoints = Checkpoints(folder / 'checkpoints', config.checkpoint)
-  done = 0
+  done, numbers = 0, dict[str, float]()
   if checkpoints.latest is not None:
     state, record = checkpoints.restore(state)
-    done = record['step']
+    done, numbers = record['step'], record['numbers']
   writer = metrics.Writer(folder, resume_at=done + 1)
   bar = metrics.Bar(steps, done=done, title='sft', shown={'loss': 'loss', 'held-out': 'heldout_loss'})
   batches = Encoder(dialogues, loaded, config)
-  numbers: dict[str, float] = {}
   try:
     while done < steps and not stop.requested:
       batch, too_long = batches(done)
@@ -123,12 +124,14 @@ def _train(
       if not math.isfinite(numbers['loss']):
         raise Diverged(f'the loss of step {done} is {numbers["loss"]}; lower optimizer.learning_rate')
       if heldout and (done == steps or (config.eval_every and done % config.eval_every == 0)):
-        numbers['heldout_loss'] = _loss(measure, state, heldout, loaded, config)
+        metrics.put_mean(numbers, 'heldout_loss', [_loss(measure, state, heldout, loaded, config)])
       writer.write(done, numbers)
       bar.advance(numbers)
-      if checkpoints.due(done, steps) or stop.requested:
+      if checkpoints.due(done, steps):
         score = -numbers['heldout_loss'] if 'heldout_loss' in numbers else None
-        checkpoints.save(done, state, {'step': done}, score=score)
+        checkpoints.save(done, state, {'step': done, 'numbers': numbers}, score=score)
+    if done:
+      checkpoints.save(done, state, {'step': done, 'numbers': numbers})
   finally:
     for part in (batches, writer, bar, checkpoints):
       part.close()
@@ -149,11 +152,11 @@ def _read(config: SFTConfig) -> tuple[list[Dialogue], list[Dialogue]]:
 
 def _loss(
   measure: Callable, state: TrainState, heldout: Sequence[Dialogue], loaded: policy.Loaded, config: SFTConfig
-) -> float:
-  """Mean cross entropy per learned token of the held-out dialogues."""
+) -> float | None:
+  """Mean cross entropy per learned token of the held-out dialogues, None if not one of them fits a row."""
   total = count = 0.0
   for start in range(0, len(heldout), config.batch):
     batch, _ = make_batch(heldout[start : start + config.batch], loaded, config.batching)
     loss, tokens = measure(state.params, batch)
     total, count = total + float(loss), count + float(tokens)
-  return total / count
+  return total / count if count else None

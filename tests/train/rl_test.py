@@ -133,6 +133,14 @@ def lines_so_far(path):
   return out
 
 
+def test_finished_run_that_is_asked_again_keeps_its_result(folder):
+  settings = config(folder, folder / 'again', steps=1, eval_every=0)
+  numbers = rl.train(settings)
+  result = (folder / 'again' / 'result.json').read_text()
+  assert numbers['loss'] == json.loads(result)['loss']
+  assert rl.train(settings) == numbers and (folder / 'again' / 'result.json').read_text() == result
+
+
 def test_sigterm_saves_and_exits_and_the_run_goes_on_bit_for_bit(folder, unbroken):
   output = folder / 'terminated'
   process = start(folder, output, checkpoint=s.Checkpointing(every=1000))

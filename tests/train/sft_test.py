@@ -1,14 +1,16 @@
 """Supervised training: what is learned, and that a killed run goes on bit for bit."""
 
+import dataclasses
 import json
 import pathlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from slca_jax.data.tasks import write_dialogues
-from slca_jax.dialogue import Dialogue
+from slca_jax.data.tasks import read_dialogues, write_dialogues
+from slca_jax.dialogue import Dialogue, Message
 from slca_jax.errors import ConfigError
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.quickstart.demonstrations import demonstrate
@@ -21,6 +23,7 @@ from slca_jax.train.export import export
 
 NETWORK = TransformerConfig(layers=1, width=16, hidden=32, heads=2, kv_heads=1, head_dim=8, context=512)
 MESH = s.MeshShape(data=2, fsdp=2, tensor=2)
+LONG = Dialogue('long', (), (Message('user', 'Say it.'), Message('assistant', 'so ' * 400)))
 
 
 @pytest.fixture(scope='module')
@@ -79,6 +82,21 @@ def test_stopped_run_goes_on_bit_for_bit_and_the_loss_falls(folder):
   assert lines[0][-1]['loss'] < lines[0][0]['loss'] and 'heldout_loss' in lines[0][-1]
 
 
+def test_finished_run_that_is_asked_again_keeps_its_result(folder):
+  settings = config(folder, 'again', steps=1)
+  numbers = sft.train(settings)
+  result = (folder / 'again' / 'result.json').read_text()
+  assert 'loss' in json.loads(result) and numbers['heldout_loss'] == json.loads(result)['heldout_loss']
+  assert sft.train(settings) == numbers and (folder / 'again' / 'result.json').read_text() == result
+
+
+def test_heldout_dialogues_that_fit_no_row_have_no_loss_and_do_not_end_the_run(folder):
+  write_dialogues([LONG], folder / 'long.jsonl')
+  data = s.Demonstrations(str(folder / 'train.jsonl'), str(folder / 'long.jsonl'))
+  numbers = sft.train(config(folder, 'unmeasured', steps=1, data=data))
+  assert np.isfinite(numbers['loss']) and 'heldout_loss' not in numbers
+
+
 def test_loss_is_on_what_the_assistant_says_and_nothing_else(folder):
   loaded = policy.load(config(folder, 'x').model, MESH)
   task = make_task(0, 'train', 0, kind='two')
@@ -100,9 +118,22 @@ def test_dialogue_longer_than_a_row_is_left_out_and_counted(folder):
   loaded = policy.load(config(folder, 'x').model, MESH)
   dialogues = [Dialogue(t.id, t.tools, demonstrate(t)) for t in (make_task(0, 'train', i) for i in range(4))]
   lengths = [len(e.prompt) + len(e.response.tokens) for e in (sft.encode(d, loaded.template) for d in dialogues)]
-  batch, too_long = sft.make_batch(dialogues, loaded, Layout((sorted(lengths)[1],), 4))
-  assert too_long == sum(length > sorted(lengths)[1] for length in lengths)
-  assert batch.rewards.group_R.shape == (4 - too_long,)
+  limit = sorted(lengths)[1]
+  batch, too_long = sft.make_batch(dialogues, loaded, Layout((limit,), 4))
+  assert too_long == sum(length > limit for length in lengths)
+  assert len(np.unique(np.asarray(batch.rollout_BT))) - 1 == 4 - too_long
+  short = dataclasses.replace(loaded, config=dataclasses.replace(loaded.config, context=limit))
+  assert sft.make_batch(dialogues, short, Layout((256,), 4))[1] == too_long
+
+
+def test_batches_with_dialogues_left_out_have_the_shapes_of_whole_ones(folder):
+  loaded = policy.load(config(folder, 'x').model, MESH)
+  dialogues = read_dialogues(folder / 'train.jsonl')[:3]
+  lengths = [len(e.prompt) + len(e.response.tokens) for e in (sft.encode(d, loaded.template) for d in dialogues)]
+  limit = Layout((max(lengths),), 4)
+  (whole, none), (rest, one) = (sft.make_batch(three, loaded, limit) for three in (dialogues, [*dialogues[:2], LONG]))
+  assert (none, one) == (0, 1)
+  assert jax.tree.map(jnp.shape, whole) == jax.tree.map(jnp.shape, rest)
 
 
 def test_micro_batches_must_fit_the_mesh(folder):
