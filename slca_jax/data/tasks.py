@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
+from slca_jax.chat.schema import compile_tool
 from slca_jax.dialogue import Dialogue, Message, Task, Tool, ToolCall
 from slca_jax.errors import DataError
 
@@ -49,9 +50,10 @@ def read_tasks(path: str | os.PathLike[str]) -> list[Task]:
   """The tasks of a JSONL file, in order.
 
   Raises:
-    DataError: names the file, the line and what is wrong with it; also for an id that occurs twice.
+    DataError: names the file, the line and what is wrong with it; also for an id that occurs twice, and for tools whose
+      schema cannot be checked or that share a name.
   """
-  return _read(path, task_from_json)
+  return _read(path, _checked_task)
 
 
 def read_dialogues(path: str | os.PathLike[str]) -> list[Dialogue]:
@@ -72,13 +74,13 @@ def write_dialogues(dialogues: Iterable[Dialogue], path: str | os.PathLike[str])
 def _read(path: str | os.PathLike[str], decode: Callable[[dict[str, Any]], Record]) -> list[Record]:
   records: list[Record] = []
   seen: dict[str, int] = {}
-  with open(path, encoding='utf-8', newline='\n') as file:  # '\n' alone ends a line: JSON strings may hold U+2028
+  with open(path, 'rb') as file:  # as bytes, '\n' alone ends a line: JSON strings may hold U+2028
     for number, line in enumerate(file, 1):
       if not line.strip():
         continue
       try:
         record = decode(json.loads(line))
-      except (ValueError, KeyError, TypeError, AttributeError) as error:
+      except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f'{path}:{number}: {type(error).__name__}: {error}') from error
       if record.id in seen:
         raise DataError(
@@ -97,6 +99,14 @@ def _write(records: Iterable[dict[str, Any]], path: str | os.PathLike[str]) -> i
       count += 1
   os.replace(f'{path}.part', path)
   return count
+
+
+def _checked_task(record: dict[str, Any]) -> Task:
+  task = task_from_json(record)
+  names = [compile_tool(tool).tool.name for tool in task.tools]
+  if len(set(names)) < len(names):
+    raise ValueError(f'tools share a name: {", ".join(names)}; a call could mean either')
+  return task
 
 
 def task_to_json(task: Task) -> dict[str, Any]:
@@ -128,7 +138,7 @@ def task_from_json(record: dict[str, Any]) -> Task:
     messages=_messages_from_json(messages),
     gold=tuple(tuple(_call_from_json(call) for call in step) for step in json.loads(record['gold'])),
     answer=record.get('answer'),
-    facts=tuple(record.get('facts') or ()),
+    facts=_strings(record.get('facts') or [], 'facts'),
     blueprint=record.get('blueprint'),
     meta=json.loads(record.get('meta') or '{}'),
   )
@@ -158,6 +168,12 @@ def _messages_to_json(messages: Sequence[Message]) -> list[dict[str, str]]:
 
 def _messages_from_json(records: Sequence[dict[str, Any]]) -> tuple[Message, ...]:
   return tuple(Message(m['role'], m['content'], _calls_from_json(m.get('calls') or '[]')) for m in records)
+
+
+def _strings(values: Any, what: str) -> tuple[str, ...]:
+  if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+    raise TypeError(f'{what} are {str(values)[:80]!r}; they must be a list of strings')
+  return tuple(values)
 
 
 def _tools_to_json(tools: Sequence[Tool]) -> str:

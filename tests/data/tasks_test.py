@@ -1,6 +1,7 @@
 """Tasks on disk and the order of training."""
 
 import collections
+import dataclasses
 
 import pytest
 
@@ -47,13 +48,34 @@ def test_tasks_and_demonstrations_come_back_equal(tmp_path):
       ' "gold": "[[{\\"name\\": \\"f\\", \\"arguments\\": \\"{}\\"}]]"}',
       'must be an object',
     ),
+    (
+      '{"id": "b", "tools": "[]", "messages": [{"role": "user", "content": "q"}], "gold": "[]", "facts": "12"}',
+      "facts are '12'; they must be a list",
+    ),
+    ('[' * 100_000, 't.jsonl:2: RecursionError'),
+    ('\udcff', 't.jsonl:2: UnicodeDecodeError'),
   ],
 )
 def test_bad_line_is_named(tmp_path, line, says):
   files.write_tasks([TASK], tmp_path / 't.jsonl')
-  with open(tmp_path / 't.jsonl', 'a', encoding='utf-8') as file:
-    file.write(line + '\n')
+  with open(tmp_path / 't.jsonl', 'ab') as file:
+    file.write(line.encode('utf-8', 'surrogateescape') + b'\n')
   with pytest.raises(DataError) as caught:
+    files.read_tasks(tmp_path / 't.jsonl')
+  assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ('tools', 'says'),
+  [
+    ((Tool('f', '', {'type': 'object', 'properties': {'x': {'type': 'thing'}}}),), "tool 'f': at /properties/x"),
+    ((Tool('f', '', {'properties': {'x': {'$ref': '#/nowhere'}}}),), 'leads to no schema'),
+    ((Tool('f', '', {}), Tool('f', '', {})), 'tools share a name: f, f'),
+  ],
+)
+def test_task_whose_calls_could_not_be_checked_is_refused_when_it_is_read(tmp_path, tools, says):
+  files.write_tasks([TASK, dataclasses.replace(TASK, id='b', tools=tools)], tmp_path / 't.jsonl')
+  with pytest.raises(DataError, match=r't\.jsonl:2') as caught:
     files.read_tasks(tmp_path / 't.jsonl')
   assert says in str(caught.value)
 
