@@ -72,6 +72,7 @@ class Template:
     self._encode = functools.lru_cache(_CACHED)(self._encode_text)
     self._reply = functools.lru_cache(_CACHED)(self._after)
     self.native = _TOOL.name in self._apply([{'role': 'user', 'content': 'question'}], (_TOOL,), True)
+    self._header = self._text([_QUESTION], (), generate=True)
     self._end = self._find_end()
     self._check()
     declared = [*stop_ids, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]
@@ -92,8 +93,7 @@ class Template:
 
   def turn(self, message: Message) -> tuple[int, ...]:
     """Ids of an assistant message as a policy samples them: content, call blocks, end of turn."""
-    header = self._text([_QUESTION], (), generate=True)
-    text = self._text([_QUESTION, message], (), generate=False)
+    header, text = self._header, self._text([_QUESTION, message], (), generate=False)
     if not text.startswith(header):
       raise TemplateError(
         f'the assistant message {message.content[:80]!r} does not follow its header {header[-60:]!r}; '
