@@ -33,7 +33,7 @@ setup(
     'test': [
       'hypothesis>=6.150',
       'matplotlib>=3.10',
-      'pyright>=1.1.400',
+      'pyright[nodejs]>=1.1.400',
       'pytest>=9',
       'pytest-timeout>=2.4',
       'pytest-xdist>=3.8',
