@@ -8,7 +8,7 @@ import pathlib
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import tensorboardX
 import tqdm
@@ -55,12 +55,12 @@ def _numbers(why: Mapping[str, Any]) -> Numbers:
 
 def put_mean(out: Numbers, name: str, values: Iterable[float | None]) -> None:
   """Sets `out[name]` to the mean of the numbers that are there; leaves it out if there are none."""
-  known = [float(value) for value in values if _known(value)]  # type: ignore[arg-type]
+  known = [float(value) for value in values if _known(value)]
   if known:
     out[name] = statistics.fmean(known)
 
 
-def _known(value: float | None) -> bool:
+def _known(value: float | None) -> TypeGuard[float]:
   """Whether there is a number; NaN is none."""
   return value is not None and not math.isnan(value)
 
@@ -75,13 +75,13 @@ class Writer:
     self._file = open(self._path, 'a', encoding='utf-8')  # noqa: SIM115 (lives as long as the run)
     self._board = tensorboardX.SummaryWriter(str(folder / 'tensorboard'), purge_step=resume_at or None)
 
-  def write(self, step: int, numbers: Mapping[str, float], **labels: str) -> None:
-    """One line: the step, the labels and the numbers; a number that is not finite is written as null."""
+  def write(self, step: int, numbers: Mapping[str, float]) -> None:
+    """One line: the step and the numbers; a number that is not finite is written as null."""
     finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
-    self._file.write(json.dumps({'step': step, **labels, **finite}) + '\n')
+    self._file.write(json.dumps({'step': step, **finite}) + '\n')
     self._file.flush()
     for name, value in numbers.items():
-      self._board.add_scalar('/'.join([*labels.values(), name]), value, step)
+      self._board.add_scalar(name, value, step)
 
   def close(self) -> None:
     """Ends both files."""

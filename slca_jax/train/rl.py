@@ -39,6 +39,7 @@ _SHOWN = {
   'kl': 'kl',
   'tok/s': 'tokens_per_second',
 }
+_COUNTS = ('skipped_updates', '/tokens', '/dead_groups')
 
 
 def train(config: RLConfig, *, stop: Stop | None = None) -> Numbers:
@@ -162,8 +163,7 @@ class Learner:
         self.state, numbers = self.update(self.state, experience)
         found.append(numbers)
       found = jax.device_get(found)
-    numbers = {name: sum(float(f[name]) for f in found) / len(found) for name in found[0]}
-    return numbers | describe(trajectories, scores)
+    return over_updates(found) | describe(trajectories, scores)
 
   def _speed(self, trajectories: Sequence[Trajectory]) -> Numbers:
     """Seconds by phase, and sampled tokens per second of collecting and of the whole step."""
@@ -183,7 +183,6 @@ class Learner:
       return None
     with self.watch('evaluate'):
       found, _, _ = await self.evaluate(self.heldout)
-    self.writer.write(self.step, found, split='heldout')
     numbers.update({f'heldout/{name}': value for name, value in found.items()})
     return found.get('score/success')
 
@@ -204,6 +203,18 @@ class Learner:
     if self.step >= self.steps:
       weights.save_hf(self.state.params, self.loaded.config, self.folder / 'model', source=self.loaded.folder)
       write_json(self.folder / 'result.json', {'steps': self.step, **self.numbers})
+
+
+def over_updates(found: Sequence[Numbers]) -> Numbers:
+  """The numbers of a step from those of its updates: counts add up, maxima keep the largest, the rest is averaged."""
+
+  def one(name: str) -> float:
+    values = [float(numbers[name]) for numbers in found]
+    if name.endswith('_max'):
+      return max(values)
+    return sum(values) if name.endswith(_COUNTS) else sum(values) / len(values)
+
+  return {name: one(name) for name in found[0]}
 
 
 async def _unless(stop: Stop, work: Any) -> Any:

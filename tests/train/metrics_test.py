@@ -49,11 +49,11 @@ def test_resumed_writer_drops_what_lies_beyond_and_a_line_cut_short(tmp_path):
   with open(tmp_path / 'metrics.jsonl', 'a', encoding='utf-8') as file:
     file.write('{"step": 4, "lo')
   writer = Writer(tmp_path, resume_at=3)
-  writer.write(3, {'loss': 30.0}, split='heldout')
+  writer.write(3, {'loss': 30.0})
   writer.close()
   lines = [json.loads(line) for line in (tmp_path / 'metrics.jsonl').read_text().splitlines()]
   assert [line['loss'] for line in lines] == [1.0, 2.0, 30.0]
-  assert lines[0]['bad'] is None and lines[2]['split'] == 'heldout'
+  assert lines[0]['bad'] is None
 
 
 def test_stopwatch_adds_up_by_phase_and_starts_anew():

@@ -119,6 +119,8 @@ def test_run_that_is_killed_goes_on_bit_for_bit(folder, unbroken):
   finish(start(folder, output))
   numbers, rollouts, weights = result_of(output)
   assert numbers == unbroken[0]
+  assert [line['step'] for line in numbers] == [1, 2, 3, 4, 5]
+  assert [line['step'] for line in numbers if 'heldout/score/success' in line] == [2, 4, 5]
   assert rollouts == unbroken[1]
   assert weights == unbroken[2]
 
@@ -187,6 +189,20 @@ def test_tools_that_break_and_environments_that_die_do_not_end_the_run(folder, m
   numbers = rl.train(config(folder, folder / 'broken', data=data, steps=2))
   assert numbers['status/failed'] == 4  # the task whose world does not exist, in all its rollouts
   assert np.isfinite(numbers['loss']) and numbers['skipped_updates'] == 0
+
+
+def test_counts_of_updates_add_up_and_the_largest_gap_stays():
+  found = [
+    {'loss': 1.0, 'skipped_updates': 1.0, 'tool/tokens': 10.0, 'tool/dead_groups': 2.0, 'sampler/gap_max': 0.5},
+    {'loss': 3.0, 'skipped_updates': 1.0, 'tool/tokens': 30.0, 'tool/dead_groups': 1.0, 'sampler/gap_max': 0.1},
+  ]
+  assert rl.over_updates(found) == {
+    'loss': 2.0,
+    'skipped_updates': 2.0,
+    'tool/tokens': 40.0,
+    'tool/dead_groups': 3.0,
+    'sampler/gap_max': 0.5,
+  }
 
 
 def test_sampler_agrees_with_trainer_and_nothing_recompiles(folder):
