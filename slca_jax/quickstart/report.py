@@ -28,6 +28,7 @@ body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem aut
 table {{ border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }}
 td, th {{ padding: .2rem .7rem; text-align: right; white-space: nowrap }}
 th:first-child, td:first-child {{ text-align: left; padding-left: 0 }} tr {{ border-bottom: 1px solid #ddd }}
+@media (max-width: 40rem) {{ table {{ font-size: .8rem }} td, th {{ padding: .2rem .3rem }} }}
 .rollouts {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 28rem), 1fr)); gap: 0 1rem }}
 .rollouts div {{ min-width: 0 }} h3 {{ margin: 1rem 0 .3rem; font-size: 1rem }}
 pre {{ background: #f6f6f4; margin: 0; padding: .6rem; font-size: .8rem; white-space: pre-wrap }}
