@@ -18,8 +18,10 @@ _STEP = flags.DEFINE_integer('step', None, 'Which checkpoint; the newest if not 
 _TO = flags.DEFINE_string('to', None, 'Where the folder is written.', required=True)
 
 
-def main(_: list[str]) -> None:
+def main(arguments: list[str]) -> None:
   """Loads the run's model, replaces its weights by the checkpoint's, and saves."""
+  if len(arguments) > 1:
+    raise app.UsageError(f'unknown arguments {arguments[1:]}')
   logging.set_verbosity(logging.WARNING)
   from slca_jax.train import export
 

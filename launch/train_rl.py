@@ -6,7 +6,7 @@ python launch/train_rl.py --config=configs/rl.py:slca --config.model.path=MODEL 
 import json
 import sys
 
-from absl import app, flags, logging
+from absl import app, logging
 from ml_collections import config_flags
 
 from slca_jax.config import build
@@ -14,7 +14,6 @@ from slca_jax.errors import Refused
 from slca_jax.train.settings import RLConfig
 
 _CONFIG = config_flags.DEFINE_config_file('config', 'configs/rl.py:slca', 'Settings of the run.', lock_config=True)
-_DISTRIBUTED = flags.DEFINE_bool('distributed', False, 'Join the other hosts of a pod or cluster first.')
 
 
 def main(arguments: list[str]) -> None:
@@ -24,10 +23,6 @@ def main(arguments: list[str]) -> None:
   logging.set_verbosity(logging.WARNING)  # libraries below tell every file they write
   try:
     config = build(RLConfig, _CONFIG.value)
-    import jax
-
-    if _DISTRIBUTED.value:
-      jax.distributed.initialize()
     from slca_jax.train import rl
 
     print(json.dumps(rl.train(config), indent=2))

@@ -6,15 +6,14 @@ python launch/train_sft.py --config=configs/sft.py --config.model.path=MODEL --c
 import json
 import sys
 
-from absl import app, flags, logging
+from absl import app, logging
 from ml_collections import config_flags
 
 from slca_jax.config import build
-from slca_jax.errors import Refused
+from slca_jax.errors import Diverged, Refused
 from slca_jax.train.settings import SFTConfig
 
 _CONFIG = config_flags.DEFINE_config_file('config', 'configs/sft.py', 'Settings of the run.', lock_config=True)
-_DISTRIBUTED = flags.DEFINE_bool('distributed', False, 'Join the other hosts of a pod or cluster first.')
 
 
 def main(arguments: list[str]) -> None:
@@ -24,14 +23,10 @@ def main(arguments: list[str]) -> None:
   logging.set_verbosity(logging.WARNING)  # libraries below tell every file they write
   try:
     config = build(SFTConfig, _CONFIG.value)
-    import jax
-
-    if _DISTRIBUTED.value:
-      jax.distributed.initialize()
     from slca_jax.train import sft
 
     print(json.dumps(sft.train(config), indent=2))
-  except Refused as error:
+  except (Diverged, Refused) as error:
     sys.exit(f'{type(error).__name__}: {error}')
 
 

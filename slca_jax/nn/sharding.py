@@ -63,11 +63,6 @@ def rows_sharding(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec(ROWS))
 
 
-def shard_rows(batch: Tree, mesh: Mesh) -> Tree:
-  """A batch that lies whole on this host, with the leading axis of every array spread over `data` and `fsdp`."""
-  return jax.device_put(batch, rows_sharding(mesh))
-
-
 def constrain_rows(x: jax.Array) -> jax.Array:
   """`x` with its leading axis spread like a batch, where a mesh is set and divides it."""
   mesh = jax.sharding.get_abstract_mesh()

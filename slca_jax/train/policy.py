@@ -34,7 +34,7 @@ class Loaded:
   @property
   def rows(self) -> jax.sharding.NamedSharding:
     """The sharding of [B, T] arrays."""
-    return jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(sharding.ROWS))
+    return sharding.rows_sharding(self.mesh)
 
 
 def check(model: Model) -> None:
@@ -49,10 +49,13 @@ def load(model: Model, shape: MeshShape) -> Loaded:
   """The policy of a checkpoint, its weights sharded over the mesh.
 
   Raises:
-    ConfigError: no path, or a mesh that does not fit the devices.
+    ConfigError: no path, several processes, or a mesh that does not fit the devices.
     WeightsError, TemplateError: the folder does not hold what it should.
   """
   check(model)
+  count = jax.process_count()
+  # Every host would roll out the same tasks, its engine out of step with the others' programs, and wait for ever.
+  require(count == 1, f'{count} processes have joined; rollouts, files and checkpoints are of one, so start one')
   folder = resolve(model.path)
   numerics = {name: getattr(model, name) for name in ('dtype', 'param_dtype', 'remat', 'attention')}
   config = dataclasses.replace(read_config(folder), **numerics)

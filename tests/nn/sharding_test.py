@@ -63,6 +63,6 @@ def test_a_sharded_step_equals_the_single_one(attention):
   mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
   with jax.set_mesh(mesh):
     placed = jax.device_put(params, sharding.named_shardings(params, mesh))
-    value_sharded, grads_sharded = step(placed, sharding.shard_rows(batch, mesh))
+    value_sharded, grads_sharded = step(placed, jax.device_put(batch, sharding.rows_sharding(mesh)))
   np.testing.assert_allclose(value_sharded, value, rtol=1e-5)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), grads_sharded, grads)

@@ -136,6 +136,12 @@ def test_batches_with_dialogues_left_out_have_the_shapes_of_whole_ones(folder):
   assert jax.tree.map(jnp.shape, whole) == jax.tree.map(jnp.shape, rest)
 
 
+def test_several_processes_are_refused_before_anything_is_loaded(folder, monkeypatch):
+  monkeypatch.setattr(jax, 'process_count', lambda: 4)
+  with pytest.raises(ConfigError, match=r'4 processes have joined; .* so start one'):
+    policy.load(config(folder, 'x').model, MESH)
+
+
 def test_micro_batches_must_fit_the_mesh(folder):
   with pytest.raises(ConfigError, match='the mesh has 4 data shards, so use a multiple of 4'):
     sft.train(config(folder, 'rows', batching=Layout((256,), 3)))
