@@ -3,9 +3,10 @@
 python launch/train_rl.py --config=configs/rl.py:slca --config.model.path=runs/sft/model \
   --config.data.train=tasks.jsonl --config.data.heldout=heldout.jsonl
 
-The part after the colon is a method of METHODS below: slca, grpo, toolpo, rltr, tara, slca_tara. Needs a
-TPU slice or GPUs; published gains of slca over grpo on Qwen2.5-7B: +2.5 points in-domain, +1.4 on BFCL, +9.2 on
-τ²-bench. Not measured here at that size; `launch/quickstart.sh` measures both methods at the size of a laptop.
+The part after the colon is a method of METHODS below; its options are settings like any other, for example
+--config.method.options.tool_weight=2.0. Needs a TPU host or GPUs; published gains of slca over grpo on Qwen2.5-7B:
++2.5 points in-domain, +1.4 on BFCL, +9.2 on τ²-bench. Not measured here at that size; `launch/quickstart.sh` measures
+both methods at the size of a laptop.
 """
 
 from typing import Any
@@ -14,13 +15,21 @@ from slca_jax.config import defaults
 from slca_jax.train.settings import RLConfig
 
 # name: (estimator, its options, the protocol that fills its rewards)
+_WEIGHTS = {'tool_weight': 1.0, 'summary_weight': 1.0}
+_TURNS = {'discount': 0.5, 'future_weight': 0.5}
 METHODS: dict[str, tuple[str, dict[str, Any], str]] = {
-  'slca': ('slca', {}, 'slca'),
+  'slca': ('slca', _WEIGHTS, 'slca'),
   'grpo': ('grpo', {}, 'grpo'),
-  'toolpo': ('toolpo', {}, 'toolpo'),
+  'toolpo': ('toolpo', {'local_weight': 1.0}, 'toolpo'),
   'rltr': ('rltr', {}, 'rltr'),
-  'tara': ('tara', {}, 'tara'),
-  'slca_tara': ('slca_tara', {}, 'slca_tara'),
+  'tara': ('tara', {'summary_weight': 1.0, **_TURNS}, 'tara'),
+  'slca_tara': ('slca_tara', {**_WEIGHTS, **_TURNS}, 'slca_tara'),
+  # Ablations: D.9 opens a gate between the segments, D.2 takes the summary's credit away, "w/o HierR" the tools'.
+  'summary_to_tool': ('support', {'summary_to_tool': 1.0, 'tool_to_summary': 0.0}, 'support'),
+  'tool_to_summary': ('support', {'summary_to_tool': 0.0, 'tool_to_summary': 1.0}, 'support'),
+  'guard_only': ('guard_only', _WEIGHTS, 'guard_only'),
+  'tool_only': ('tool_only', {'tool_weight': 1.0}, 'tool_only'),
+  'summary_only': ('summary_only', {}, 'summary_only'),
 }
 
 

@@ -3,7 +3,7 @@
 python launch/train_sft.py --config=configs/sft.py --config.model.path=Qwen/Qwen2.5-7B-Instruct \
   --config.data.train=dialogues.jsonl --config.data.heldout=heldout.jsonl
 
-Needs a TPU slice or GPUs; the published run saw 42,423 dialogues twice. Not measured here at that size.
+Needs a TPU host or GPUs; the published run saw 42,423 dialogues twice. Not measured here at that size.
 """
 
 from slca_jax.config import defaults

@@ -1,6 +1,7 @@
 """Every config file builds, and the launchers refuse what cannot run at once and by name."""
 
 import importlib.util
+import inspect
 import pathlib
 import subprocess
 import sys
@@ -81,6 +82,16 @@ def test_unknown_estimators_and_options_name_the_nearest():
     worlds.check_method(Method('sclca'))
   with pytest.raises(ConfigError, match="no 'tool_wieght'; did you mean 'tool_weight'"):
     worlds.check_method(Method('slca', {'tool_wieght': 2.0}))
+  with pytest.raises(ConfigError, match=r"method.options.tool_weight is '2' \(str\); it takes a number"):
+    worlds.check_method(Method('slca', {'tool_weight': '2'}))
+
+
+def test_every_estimator_has_a_config_and_its_options_stand_at_their_defaults():
+  methods = load('rl').METHODS
+  assert {estimator for estimator, _, _ in methods.values()} == set(ESTIMATORS)
+  for name, (estimator, options, _) in methods.items():
+    parameters = inspect.signature(ESTIMATORS[estimator]).parameters
+    assert name in ('summary_to_tool', 'tool_to_summary') or options == {o: parameters[o].default for o in options}
 
 
 @pytest.mark.parametrize(
@@ -91,6 +102,8 @@ def test_unknown_estimators_and_options_name_the_nearest():
     (['--config=configs/rl.py:slca', '--config.group_size=1'], 'ConfigError: config: group_size is 1'),
     (['--config=configs/rl.py:sclca'], 'sclca'),
     (['--config=configs/rl.py:slca'], 'model.path is empty'),
+    (['--config=configs/rl.py:slca', '--config.method.options.tool_weight=2'], 'model.path is empty'),
+    (['--config=configs/rl.py:slca', '--config.method.options.weight=2'], 'weight'),
   ],
 )
 def test_launcher_refuses_a_mistake_by_name(arguments, says):

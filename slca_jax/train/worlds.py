@@ -56,8 +56,10 @@ def check_method(method: Method) -> None:
     raise ConfigError(f'method.estimator is {method.estimator!r}; {_nearest(method.estimator, list(ESTIMATORS))}')
   parameters = inspect.signature(ESTIMATORS[method.estimator]).parameters.values()
   known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
-  for option in method.options:
+  for option, value in method.options.items():
     require(option in known, f'method.options: {method.estimator} has no {option!r}; {_nearest(option, known)}')
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    require(number, f'method.options.{option} is {value!r} ({type(value).__name__}); it takes a number')
 
 
 def opener(settings: EnvironmentSettings) -> Opener:
@@ -102,8 +104,16 @@ def sampler(config: RLConfig, loaded: Loaded, params: nnx.State) -> Sampler:
 
 
 def rollouts(config: RLConfig, loaded: Loaded, params: nnx.State) -> Rollouts:
-  """All that a rollout of this run needs beside its task, around a new engine."""
-  settings = config.rollout
+  """All that a rollout of this run needs beside its task, around a new engine.
+
+  Raises:
+    ConfigError: the engine is too small for the model's stop ids, or larger than its context.
+  """
+  settings, stops = config.rollout, len(loaded.template.stop_ids)
+  require(
+    stops <= settings.local.stop_ids,
+    f'rollout.local.stop_ids is {settings.local.stop_ids}; the model has {stops}, and every request would fail',
+  )
   return Rollouts(
     sampler(config, loaded, params), loaded.template, opener(config.environment), settings.limits, settings.decoding
   )

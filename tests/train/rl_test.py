@@ -191,6 +191,13 @@ def test_tools_that_break_and_environments_that_die_do_not_end_the_run(folder, m
   assert np.isfinite(numbers['loss']) and numbers['skipped_updates'] == 0
 
 
+def test_engine_without_room_for_the_stop_ids_is_refused(folder):
+  loaded = rl.policy.load(config(folder, folder / 'x').model, s.MeshShape(data=2, fsdp=2, tensor=2))
+  loaded.template.stop_ids = (1, 2, 3, 4, 5)
+  with pytest.raises(ConfigError, match=r'rollout.local.stop_ids is 4; the model has 5'):
+    worlds.rollouts(config(folder, folder / 'x'), loaded, loaded.params)
+
+
 def test_counts_of_updates_add_up_and_the_largest_gap_stays():
   found = [
     {'loss': 1.0, 'skipped_updates': 1.0, 'tool/tokens': 10.0, 'tool/dead_groups': 2.0, 'sampler/gap_max': 0.5},
