@@ -3,12 +3,15 @@
 import asyncio
 import dataclasses
 import json
+import threading
 
 import pytest
 from fakes import ScriptedEnvironment, ScriptedSampler, broken_engine
 
 from slca_jax.chat.template import Template
 from slca_jax.dialogue import Message, Scores, Status, Task, Tool, ToolCall
+from slca_jax.envs.executable import World, executable_opener
+from slca_jax.envs.guard import CallLimits
 from slca_jax.quickstart.tokenizer import make_tokenizer
 from slca_jax.quickstart.world import make_task
 from slca_jax.rollout.collect import Rollouts, collect, run, seed_of
@@ -124,6 +127,36 @@ def test_huge_observation_is_cut_to_its_limit():
   (seen,) = trajectory.turns[0].observations
   assert len(TEMPLATE.encode(seen.content)) <= 64
   assert seen.cut and describe([trajectory], [Scores()])['rollout/cut_observations'] == 1
+
+
+def test_tools_that_raise_hang_and_flood_are_answers_in_order_and_counted():
+  release = threading.Event()
+  functions = {
+    'hang': lambda db: release.wait(),
+    'raise': lambda db: db['no such table'],
+    'flood': lambda db: 'x' * 10_000_000,
+    'fine': lambda db: 'sunny',
+  }
+  tools = tuple(Tool(name, '', {}) for name in functions)
+  open_world = executable_opener(World(tools, functions), limits=CallLimits(deadline=0.3))
+  task = dataclasses.replace(TASK, tools=tools, meta={'database': {}})
+  text = '\n'.join(f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>' for name in functions)
+  world = Rollouts(ScriptedSampler(says(text + END, 'Sunny.' + END)), TEMPLATE, open_world, Limits(), Decoding())
+  trajectory = asyncio.run(run(task, 0, 0, world, seed='0'))
+  release.set()
+  assert trajectory.status is Status.FINISHED and trajectory.answer == 'Sunny.'
+  assert [seen.ok for seen in trajectory.observations] == [False, False, True, True]
+  hung, raised, flooded, fine = (seen.content for seen in trajectory.observations)
+  assert 'hang did not answer' in hung and 'KeyError' in raised and 'xxx' in flooded and fine == 'sunny'
+  numbers = describe([trajectory], [Scores()])
+  assert numbers['rollout/refused_calls'] == 2 and numbers['rollout/cut_observations'] == 1
+
+
+def test_call_that_was_cut_off_is_counted():
+  text = f'{block("BAKO")}\n<tool_call>\n{{"name": "get_pri'
+  trajectory, *_ = roll(says(text + ' and more'), limits=Limits(turn_tokens=len(TEMPLATE.encode(text))))
+  numbers = describe([trajectory], [Scores()])
+  assert numbers['status/out_of_tokens'] == numbers['fault/truncated'] == 1 and numbers['rollout/refused_calls'] == 0
 
 
 @pytest.mark.parametrize(
