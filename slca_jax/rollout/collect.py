@@ -48,7 +48,7 @@ async def collect(
 ) -> tuple[list[Trajectory], list[Scores]]:
   """Rollouts of every task, `group_size` each, scored while others still sample; in order of group, then index.
 
-  Our own bugs raise; a broken engine, environment or judge leaves a trajectory that says so.
+  Our own bugs raise; a broken engine or environment leaves a trajectory that says so, a broken judge an absent score.
   """
   gate = asyncio.Semaphore(world.sampler.concurrency)
 
