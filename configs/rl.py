@@ -45,6 +45,7 @@ def get_config(method: str = 'slca'):
   config.mini_batch = 32
   config.group_size = 16
   config.epochs = 1
+  config.eval_every = 10
   config.optimizer.learning_rate = 1e-6
   config.objective.kl = 0.001
   config.rollout.limits.turns = 10

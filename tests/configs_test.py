@@ -8,12 +8,13 @@ import sys
 
 import pytest
 
-from slca_jax.config import build
+from slca_jax.config import as_dict, build
 from slca_jax.errors import ConfigError
 from slca_jax.ops.estimators import ESTIMATORS
-from slca_jax.quickstart.experiment import QuickstartConfig
+from slca_jax.quickstart.experiment import QuickstartConfig, run
 from slca_jax.rewards.protocols import PROTOCOLS
 from slca_jax.train import worlds
+from slca_jax.train.run import remember
 from slca_jax.train.settings import Method, RLConfig, SFTConfig
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -45,6 +46,20 @@ def test_rl_configs_build_with_a_known_estimator_and_protocol(method):
 def test_other_configs_build(name, argument, cls):
   config = load(name).get_config(*([argument] if argument else []))
   assert isinstance(build(cls, config), cls)
+
+
+@pytest.mark.parametrize(('part', 'name'), [('sft', 'steps'), ('sft', 'seed'), ('rl', 'seed'), ('rl', 'output')])
+def test_quickstart_refuses_settings_that_would_have_no_effect(part, name):
+  config = load('quickstart').get_config()
+  config[part][name] = 'x' if name == 'output' else 7
+  with pytest.raises(ConfigError, match=f'{part}.{name} is .*; the experiment sets it'):
+    build(QuickstartConfig, config)
+
+
+def test_quickstart_does_not_go_on_in_a_folder_of_other_settings(tmp_path):
+  remember(tmp_path, as_dict(QuickstartConfig(output=str(tmp_path), tasks=100)))
+  with pytest.raises(ConfigError, match=r"\['tasks'\]: 100 -> 240"):
+    run(QuickstartConfig(output=str(tmp_path)))
 
 
 def test_every_estimator_has_a_protocol_of_its_name():

@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+from slca_jax.config import as_dict, require
 from slca_jax.data.tasks import write_dialogues, write_tasks
 from slca_jax.dialogue import Dialogue, Task
 from slca_jax.errors import Diverged
@@ -20,10 +21,13 @@ from slca_jax.quickstart.world import KINDS, Kind, make_task
 from slca_jax.train import rl, sft
 from slca_jax.train.evaluate import evaluate
 from slca_jax.train.metrics import Numbers, Stopwatch
-from slca_jax.train.run import write_json
+from slca_jax.train.run import remember, write_json
 from slca_jax.train.settings import Demonstrations, JudgeSettings, Method, RLConfig, SFTConfig, TaskFiles
 
 METHODS = ('grpo', 'slca')
+# What the experiment sets itself: a value in the settings would have no effect.
+_OF_SFT = ('output', 'seed', 'steps', 'data')
+_OF_RL = ('output', 'seed', 'method', 'judge', 'data')
 Result = dict[str, float]
 
 
@@ -46,7 +50,9 @@ class QuickstartConfig:
     tasks: questions for RL.
     heldout: questions for evaluation, of combinations that no training question has.
     least_format, least_summary: what SFT must reach on held-out questions for RL to make sense.
-    regimes: judges of the summaries by name.
+    noisy, biased: judges of the summaries in the two regimes.
+    network: the decoder that starts from random weights.
+    sft, rl: settings of the runs; folders, seeds, data, models, methods and judges are the experiment's own.
   """
 
   output: str = 'runs/quickstart'
@@ -62,14 +68,23 @@ class QuickstartConfig:
   sft: SFTConfig = dataclasses.field(default_factory=SFTConfig)
   rl: RLConfig = dataclasses.field(default_factory=RLConfig)
 
+  def __post_init__(self):
+    for run, plain, own in (('sft', SFTConfig(), _OF_SFT), ('rl', RLConfig(), _OF_RL)):
+      for name in own:
+        value = getattr(getattr(self, run), name)
+        require(value == getattr(plain, name), f'{run}.{name} is {value!r}; the experiment sets it, so leave it out')
+
 
 def run(config: QuickstartConfig) -> dict[str, Any]:
   """Runs what is not done yet and returns what `summary.json` holds; writes curves and a report beside it.
 
   Raises:
+    ConfigError: the folder holds phases of other settings.
     Diverged: SFT did not teach format or answers.
   """
   folder = pathlib.Path(config.output)
+  folder.mkdir(parents=True, exist_ok=True)
+  remember(folder, as_dict(config))
   watch = Stopwatch()
   prepare(config, folder)
   with watch('sft'):

@@ -140,7 +140,8 @@ class EnvironmentSettings:
   """How tools answer. A task with a blueprint opens that executable world, any other its recorded observations.
 
   Attributes:
-    checks: refuse calls that do not fit the tools' schemas before anything answers them (SGLS, stage 1).
+    checks: refuse calls that do not fit the tools' schemas before records answer them (SGLS, stage 1); an executable
+      world always does.
     call_seconds: deadline of one call.
     max_characters: longest answer of a tool; the middle of a longer one is cut out.
   """
@@ -217,7 +218,7 @@ class RLConfig:
     prompts: tasks per step.
     mini_batch: tasks per update; prompts / mini_batch updates are made of each step's rollouts.
     group_size: rollouts per task, G.
-    eval_every: steps between greedy evaluations on the held-out tasks; 0 never evaluates.
+    eval_every: steps between greedy evaluations on the held-out tasks, if there are any; 0 never evaluates.
     dump_every: steps between dumps of all rollouts as JSONL; 0 never dumps.
   """
 
