@@ -105,6 +105,17 @@ def test_a_tool_that_the_task_does_not_offer_does_not_exist(world):
   assert not step(environment, ('price', {'ticker': 'AAPL'}))[0].ok
 
 
+def test_a_tool_that_changes_its_arguments_does_not_change_the_call():
+  def greedy(database, items: list[str]) -> int:
+    items.append('more')
+    return len(items)
+
+  world = World((tool_from_function(greedy),), {'greedy': greedy}, inline=True)
+  call = ToolCall('greedy', {'items': ['one']})
+  assert asyncio.run(Executable(world, {}).step([call, call])) == [Observation('2'), Observation('2')]
+  assert call.arguments == {'items': ['one']}
+
+
 def test_a_closed_world_is_dead(world):
   environment = Executable(world, DATABASE)
   environment.close()

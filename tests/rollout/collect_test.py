@@ -268,6 +268,26 @@ def test_batch_is_in_order_bounded_and_seeded_by_place():
   assert len({request['seed'] for request in sampler.requests}) == 12
 
 
+def test_every_turn_and_every_environment_has_a_seed_of_its_own_that_repeats():
+  opened = []
+
+  def open_environment(task, seed):
+    opened.append(seed)
+    return ScriptedEnvironment(lambda call: '42')
+
+  def seeds():
+    opened.clear()
+    sampler = ScriptedSampler(says(block('BAKO') + END, block('CIRU') + END, END))
+    world = Rollouts(sampler, TEMPLATE, open_environment, Limits(), Decoding())
+    for index in range(2):
+      asyncio.run(run(TASK, 0, index, world, seed='0'))
+    return [request['seed'] for request in sampler.requests], list(opened)
+
+  turns, environments = seeds()
+  assert len(turns) == len(set(turns)) == 6 and len(set(environments)) == 2 and not {*turns} & {*environments}
+  assert (turns, environments) == seeds()
+
+
 def test_own_bug_in_scoring_ends_the_batch_loudly():
   world = Rollouts(
     ScriptedSampler(says(END)), TEMPLATE, lambda t, s: ScriptedEnvironment(lambda c: ''), Limits(), Decoding()
