@@ -15,7 +15,7 @@ from slca_jax.dialogue import Dialogue, Task
 from slca_jax.errors import Diverged
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.quickstart import report
-from slca_jax.quickstart.demonstrations import demonstrate
+from slca_jax.quickstart.demonstrations import EFFICIENT_SHARE, demonstrate
 from slca_jax.quickstart.start import NETWORK, write_start
 from slca_jax.quickstart.world import KINDS, Kind, make_task
 from slca_jax.train import rl, sft
@@ -37,7 +37,7 @@ class Lesson:
 
   steps: int
   kinds: tuple[Kind, ...] = KINDS
-  efficient_share: float = 0.2
+  efficient_share: float = EFFICIENT_SHARE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class QuickstartConfig:
 
   Attributes:
     output: folder of everything that is made; a finished phase is not repeated.
-    lessons: the curriculum of SFT; copying is learned on short dialogues first.
+    lessons: the curriculum of SFT; copying is learned first, on short dialogues, and the waste last. Of all default
+      demonstrations two in five are efficient.
     tasks: questions for RL.
     heldout: questions for evaluation, of combinations that no training question has.
     least_format, least_summary: what SFT must reach on held-out questions for RL to make sense.
@@ -57,7 +58,7 @@ class QuickstartConfig:
 
   output: str = 'runs/quickstart'
   seed: int = 0
-  lessons: tuple[Lesson, ...] = (Lesson(100, ('one',), 1.0), Lesson(150, KINDS, 1.0), Lesson(250))
+  lessons: tuple[Lesson, ...] = (Lesson(80, ('one',), 1.0), Lesson(120, KINDS, 0.5), Lesson(260))
   tasks: int = 240
   heldout: int = 200
   least_format: float = 0.99
