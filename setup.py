@@ -22,6 +22,7 @@ setup(
     'numpy>=2.2',
     'optax>=0.2.8',
     'orbax-checkpoint>=0.12.8',
+    'regex>=2024.11.6',  # patterns of schemas, with a limit on time
     'safetensors>=0.8',
     'tensorboardX>=2.6.4',
     'tensorstore>=0.1.86',

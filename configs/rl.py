@@ -52,6 +52,8 @@ def get_config(method: str = 'slca'):
   config.rollout.limits.prompt_tokens = 16384
   config.rollout.limits.response_tokens = 8192
   config.rollout.local.context = 24576
+  # The cache holds slots x context x layers x kv_heads x head_dim x 2 numbers: 21 GiB for Qwen2.5-7B in bfloat16.
+  config.rollout.local.slots = 16
   config.batching.lengths = (8192, 16384, 24576)
   config.batching.micro_rows = 8
   return config

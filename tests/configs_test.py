@@ -12,7 +12,7 @@ from slca_jax.config import as_dict, build
 from slca_jax.errors import ConfigError
 from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.quickstart.experiment import QuickstartConfig, run
-from slca_jax.rewards.protocols import PROTOCOLS
+from slca_jax.rewards.protocols import PROTOCOLS, Scoring
 from slca_jax.train import worlds
 from slca_jax.train.run import remember
 from slca_jax.train.settings import Method, RLConfig, SFTConfig
@@ -30,7 +30,7 @@ def load(name):
 @pytest.mark.parametrize('method', sorted(load('rl').METHODS))
 def test_rl_configs_build_with_a_known_estimator_and_protocol(method):
   built = build(RLConfig, load('rl').get_config(method))
-  worlds.check_method(built.method)
+  worlds.check_method(built.method, built.scoring)
   assert built.method.protocol in PROTOCOLS and built.group_size == 16 and built.optimizer.learning_rate == 1e-6
 
 
@@ -92,13 +92,18 @@ def test_combination_that_cannot_run_is_refused(change, says):
   assert says in str(caught.value)
 
 
+def test_protocol_that_needs_a_judge_no_setting_gives_is_refused_at_once():
+  with pytest.raises(ConfigError, match='give it a referee'):
+    worlds.check_method(Method('slca', protocol='execution'), Scoring())
+
+
 def test_unknown_estimators_and_options_name_the_nearest():
   with pytest.raises(ConfigError, match="'sclca'; did you mean 'slca'"):
-    worlds.check_method(Method('sclca'))
+    worlds.check_method(Method('sclca'), Scoring())
   with pytest.raises(ConfigError, match="no 'tool_wieght'; did you mean 'tool_weight'"):
-    worlds.check_method(Method('slca', {'tool_wieght': 2.0}))
+    worlds.check_method(Method('slca', {'tool_wieght': 2.0}), Scoring())
   with pytest.raises(ConfigError, match=r"method.options.tool_weight is '2' \(str\); it takes a number"):
-    worlds.check_method(Method('slca', {'tool_weight': '2'}))
+    worlds.check_method(Method('slca', {'tool_weight': '2'}), Scoring())
 
 
 def test_every_estimator_has_a_config_and_its_options_stand_at_their_defaults():

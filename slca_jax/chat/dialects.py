@@ -11,6 +11,8 @@ import urllib.parse
 from collections.abc import Iterable
 from typing import Any
 
+import regex
+
 from slca_jax.errors import SchemaError
 
 MAX_DEPTH = 64
@@ -212,8 +214,8 @@ def _set_required(out: dict[str, Any], place: tuple[str, ...]) -> None:
 def _check_patterns(out: dict[str, Any], place: tuple[str, ...]) -> None:
   for pattern in [*([out['pattern']] if 'pattern' in out else []), *out.get('patternProperties', {})]:
     try:
-      re.compile(pattern)
-    except (re.error, TypeError, OverflowError, RecursionError) as error:
+      regex.compile(pattern)
+    except (regex.error, TypeError, OverflowError, RecursionError) as error:
       raise _error(place, f'the pattern {str(pattern)[:60]!r} cannot be compiled: {error}') from error
 
 

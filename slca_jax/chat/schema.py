@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import jsonschema
 import referencing
+import regex
 from jsonschema import validators
 
 from slca_jax.chat.dialects import MAX_DEPTH, pointer_text, translate
@@ -21,6 +22,7 @@ Kind = Literal['missing', 'type', 'other']
 _ORDER: tuple[Kind, ...] = ('missing', 'type', 'other')
 _MOST = 20  # violations named of one call
 _REMEMBERED = 4096  # compiled schemas
+_PATIENCE = 0.5  # seconds for one pattern
 _LONGEST = 200  # characters of a reason; a value quoted in it can be of any size
 
 
@@ -116,9 +118,22 @@ def _multiple_of(validator: Any, divisor: Any, value: Any, _: Any) -> Iterator[j
     yield jsonschema.ValidationError(f'{value!r} is not a multiple of {divisor!r}')
 
 
+def _pattern(validator: Any, pattern: Any, value: Any, _: Any) -> Iterator[jsonschema.ValidationError]:
+  """With a limit on time: a pattern with nested repeats can take exponentially long on a text that a policy wrote."""
+  if not validator.is_type(value, 'string'):
+    return
+  try:
+    found = regex.search(pattern, value, timeout=_PATIENCE)
+  except TimeoutError:
+    yield jsonschema.ValidationError(f'{value!r} could not be matched with {pattern!r} in {_PATIENCE:g} s')
+    return
+  if found is None:
+    yield jsonschema.ValidationError(f'{value!r} does not match {pattern!r}')
+
+
 _Validator = validators.extend(
   jsonschema.Draft202012Validator,
-  {'multipleOf': _multiple_of},
+  {'multipleOf': _multiple_of, 'pattern': _pattern},
   type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine_many(
     {
       'integer': _is_integer,

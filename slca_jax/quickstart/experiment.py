@@ -174,7 +174,7 @@ def result_of(numbers: Numbers) -> Result:
   names = {
     'process': 'score/total',
     'success': 'score/success',
-    'summary': 'reward/summary',
+    'summary': 'reported/summary',
     'tool_turns': 'rollout/tool_turns',
     'calls': 'rollout/calls',
     'format': 'score/format',
@@ -184,9 +184,9 @@ def result_of(numbers: Numbers) -> Result:
 
 def check_start(numbers: Numbers, config: QuickstartConfig) -> None:
   """Raises Diverged unless the supervised policy writes calls that parse and answers that are right."""
-  for name, least in (('score/format', config.least_format), ('reward/summary', config.least_summary)):
-    if numbers[name] < least:
+  for name, least in (('score/format', config.least_format), ('reported/summary', config.least_summary)):
+    if numbers.get(name, 0.0) < least:
       raise Diverged(
-        f'after SFT the held-out {name} is {numbers[name]:.3f}, it must reach {least}; '
+        f'after SFT the held-out {name} is {numbers.get(name, 0.0):.3f}, it must reach {least}; '
         f'lengthen the lessons or choose another seed than {config.seed}'
       )

@@ -110,17 +110,21 @@ def pack(trees: Sequence[Tree], length: int) -> list[list[Tree]]:
 
 
 def choose(trees: Sequence[Tree], layout: Layout) -> tuple[int, list[list[Tree]]]:
-  """The row length whose arrays hold the fewest tokens, and the rows packed to it; ties go to the shorter row."""
+  """The row length that computes the fewest tokens, and the rows packed to it; ties go to the shorter row."""
   longest = max((len(t.prompt) + len(r.tokens) for t in trees for r in t.responses), default=0)
   fitting = [length for length in layout.lengths if length >= longest] or [layout.lengths[-1]]
   packed = [(length, pack(trees, length)) for length in fitting]
-  return min(packed, key=lambda choice: padded_rows(len(choice[1]), layout.micro_rows) * choice[0])
+  return min(packed, key=lambda choice: micro_batches(len(choice[1]), layout.micro_rows) * choice[0])
+
+
+def micro_batches(rows: int, micro_rows: int) -> int:
+  """How many micro-batches some rows fill; at least one."""
+  return max(1, -(-rows // micro_rows))
 
 
 def padded_rows(rows: int, micro_rows: int) -> int:
   """The number of rows a batch is laid out with: `micro_rows` times a power of two."""
-  micro = max(1, -(-rows // micro_rows))
-  return micro_rows * 2 ** (micro - 1).bit_length()
+  return micro_rows * 2 ** (micro_batches(rows, micro_rows) - 1).bit_length()
 
 
 def lay_out(rows: Sequence[Sequence[Tree]], length: int, num_rows: int) -> dict[str, Any]:

@@ -74,7 +74,7 @@ async def run(task: Task, group: int, index: int, world: Rollouts, *, seed: str)
     if len(prompt) > world.limits.prompt_tokens:
       error = f'the prompt has {len(prompt)} tokens, the limit is {world.limits.prompt_tokens}'
       return Trajectory(task, group, index, prompt, (), Status.FAILED, error)
-    environment = _open(task, session, world)
+    environment = _open(task, f'{seed}/{task.id}/{group}', world)
     status = await _converse(prompt, turns, environment, world, session)
     return Trajectory(task, group, index, prompt, tuple(turns), status)
   except (SamplerError, EnvironmentFailure, TemplateError) as error:
@@ -86,9 +86,10 @@ async def run(task: Task, group: int, index: int, world: Rollouts, *, seed: str)
     await world.sampler.release(session)
 
 
-def _open(task: Task, session: str, world: Rollouts) -> Environment:
+def _open(task: Task, group: str, world: Rollouts) -> Environment:
   try:
-    return world.open_environment(task, seed_of(session, 'environment'))
+    # One seed per group: siblings that make the same call must see the same answer, or chance would look like merit.
+    return world.open_environment(task, seed_of(group, 'environment'))
   except EnvironmentFailure:
     raise
   except Exception as error:  # an environment is somebody's code: its end is the rollout's, not the run's

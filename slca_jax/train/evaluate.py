@@ -25,7 +25,7 @@ def evaluate(config: RLConfig, tasks: Sequence[Task]) -> Evaluation:
   Raises:
     ConfigError, WeightsError, TemplateError: before any rollout.
   """
-  worlds.check_method(config.method)
+  worlds.check_method(config.method, config.scoring)
   score = functools.partial(worlds.scorer(config, disturbed=False), seed=0)
   loaded = policy.load(config.model, config.mesh)
   with jax.set_mesh(loaded.mesh):

@@ -26,6 +26,8 @@ def describe(trajectories: Sequence[Trajectory], scores: Sequence[Scores]) -> Nu
     'reward/tool': (s.tool for _, s in alive),
     'reward/summary': (s.summary for _, s in alive),
     'reward/outcome': (s.outcome for _, s in alive),
+    'reported/tool': (_reported(s, 'tool') for _, s in alive),
+    'reported/summary': (_reported(s, 'summary') for _, s in alive),
     'reward/guarded': (float(s.guarded) for _, s in alive),
     'rollout/turns': (len(t.turns) for t, _ in alive),
     'rollout/tool_turns': (len(t.tool_turns) for t, _ in alive),
@@ -45,6 +47,11 @@ def describe(trajectories: Sequence[Trajectory], scores: Sequence[Scores]) -> Nu
   out['reward/absent'] = sum(not (_known(s.tool) and _known(s.summary)) for _, s in alive)
   faults = collections.Counter(error for t, _ in alive for turn in t.turns for error in turn.parsed.errors)
   return out | {f'fault/{name}': float(count) for name, count in sorted(faults.items())}
+
+
+def _reported(scores: Scores, channel: str) -> float | None:
+  """A score as a report shows it: the penalty of a guarded rollout counts as 0."""
+  return scores.why.get('reported', {}).get(channel)
 
 
 def _numbers(why: Mapping[str, Any]) -> Numbers:

@@ -49,11 +49,11 @@ def train(config: RLConfig, *, stop: Stop | None = None) -> Numbers:
     ConfigError, DataError, WeightsError, TemplateError: before any rollout.
   """
   folder = pathlib.Path(config.output)
-  worlds.check_method(config.method)
+  worlds.check_method(config.method, config.scoring)
   policy.check(config.model)
   tasks, heldout = worlds.read(config.data)
   with claimed(folder), (stop or Stop()).listening() as stop:
-    remember(folder, as_dict(config))
+    remember(folder, as_dict(config), data=(config.data.train,))
     loaded = policy.load(config.model, config.mesh)
     policy.check_rows(config.batching.micro_rows, loaded.mesh)
     with jax.set_mesh(loaded.mesh):
@@ -194,7 +194,11 @@ class Learner:
     return record['step'], record['numbers']
 
   def _save(self, score: float | None = None) -> None:
-    self.checkpoints.save(self.step, self.state, {'step': self.step, 'numbers': self.numbers}, score=score)
+    self.checkpoints.save(self.step, self.state, self._record(), score=score)
+
+  def _record(self) -> dict[str, Any]:
+    """What a checkpoint holds beside the state: order, seeds and random keys follow from step and settings."""
+    return {'step': self.step, 'numbers': self.numbers, 'config': as_dict(self.config)}
 
   def _finish(self) -> None:
     if self.step:

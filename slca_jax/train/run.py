@@ -2,11 +2,12 @@
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import pathlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from slca_jax.errors import ConfigError
@@ -52,12 +53,16 @@ def claimed(folder: pathlib.Path) -> Iterator[None]:
     yield
 
 
-def remember(folder: pathlib.Path, settings: dict[str, Any]) -> None:
+def remember(folder: pathlib.Path, settings: dict[str, Any], *, data: Sequence[str] = ()) -> None:
   """Writes the settings to `config.json`, or checks them against those the folder's run was started with.
 
+  Args:
+    data: files the run is trained on; their contents must not change between the start and a resumption.
+
   Raises:
-    ConfigError: a setting that matters differs; names all of them.
+    ConfigError: a setting or a file that matters differs; names them.
   """
+  settings = settings | {'sha256': {path: _digest(path) for path in data if path}}
   path = folder / 'config.json'
   if path.exists():
     before = json.loads(path.read_text('utf-8'))
@@ -68,6 +73,11 @@ def remember(folder: pathlib.Path, settings: dict[str, Any]) -> None:
         f'{folder} holds a run with other settings ({"; ".join(changed[:5])}); choose another output or remove it'
       )
   write_json(path, settings)
+
+
+def _digest(path: str) -> str:
+  with open(path, 'rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:

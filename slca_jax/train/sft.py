@@ -2,9 +2,11 @@
 
 import concurrent.futures
 import dataclasses
+import logging
 import math
 import pathlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,7 +16,7 @@ from slca_jax.chat.template import Template
 from slca_jax.config import as_dict, require
 from slca_jax.data.tasks import Order, read_dialogues
 from slca_jax.dialogue import Dialogue
-from slca_jax.errors import ConfigError, Diverged
+from slca_jax.errors import ConfigError, DataError, Diverged, TemplateError
 from slca_jax.nn import weights
 from slca_jax.rollout.batching import Response, to_supervised
 from slca_jax.rollout.settings import Layout
@@ -44,7 +46,7 @@ def train(config: SFTConfig, *, stop: Stop | None = None) -> dict[str, float]:
   policy.check(config.model)
   dialogues, heldout = _read(config)
   with claimed(folder), (stop or Stop()).listening() as stop:
-    remember(folder, as_dict(config))
+    remember(folder, as_dict(config), data=(config.data.train, config.data.heldout))
     loaded = policy.load(config.model, config.mesh)
     policy.check_rows(config.batching.micro_rows, loaded.mesh)
     with jax.set_mesh(loaded.mesh):
@@ -59,6 +61,14 @@ def encode(dialogue: Dialogue, template: Template) -> Example:
   return Example(np.array(prompt.tokens, np.int32), Response(0, tokens, sampled, np.zeros(len(tokens), np.float32)))
 
 
+def _encode_or_none(dialogue: Dialogue, template: Template) -> Example | None:
+  try:
+    return encode(dialogue, template)
+  except (DataError, TemplateError) as error:
+    logging.warning('dialogue %s is left out: %s', dialogue.id, error)
+    return None
+
+
 class Encoder:
   """Batches of demonstrations, encoded one step ahead of the device; see `make_batch`."""
 
@@ -69,7 +79,7 @@ class Encoder:
     self._ahead: dict[int, concurrent.futures.Future[tuple[TokenBatch, int]]] = {}
 
   def __call__(self, step: int) -> tuple[TokenBatch, int]:
-    """(the batch of a step, how many of its dialogues were too long)."""
+    """(the batch of a step, how many of its dialogues were left out)."""
     ready = self._ahead.pop(step, None) or self._worker.submit(self._make, step)
     self._ahead = {step + 1: self._worker.submit(self._make, step + 1)}
     return ready.result()
@@ -83,10 +93,13 @@ class Encoder:
 
 
 def make_batch(dialogues: Sequence[Dialogue], loaded: policy.Loaded, layout: Layout) -> tuple[TokenBatch, int]:
-  """(the packed batch of some dialogues, how many were left out because they fit no row or not the model's context)."""
+  """(the packed batch of some dialogues, how many were left out).
+
+  Left out is what the chat template cannot render, and what fits no row or not the model's context.
+  """
   longest = min(layout.lengths[-1], loaded.config.context)
-  examples = [encode(dialogue, loaded.template) for dialogue in dialogues]
-  fitting = [e for e in examples if len(e.prompt) + len(e.response.tokens) <= longest]
+  examples = [_encode_or_none(dialogue, loaded.template) for dialogue in dialogues]
+  fitting = [e for e in examples if e is not None and len(e.prompt) + len(e.response.tokens) <= longest]
   responses = [dataclasses.replace(e.response, rollout=r) for r, e in enumerate(fitting)]
   prompts = [e.prompt for e in fitting]
   batch = to_supervised(responses, prompts, layout, rollouts=len(dialogues), sharding=loaded.rows)
@@ -117,10 +130,10 @@ def _train(
   batches = Encoder(dialogues, loaded, config)
   try:
     while done < steps and not stop.requested:
-      batch, too_long = batches(done)
+      batch, left_out = batches(done)
       state, device_numbers = fit(state, batch)
       done += 1
-      numbers = {name: float(value) for name, value in jax.device_get(device_numbers).items()} | {'too_long': too_long}
+      numbers = {name: float(value) for name, value in jax.device_get(device_numbers).items()} | {'left_out': left_out}
       if not math.isfinite(numbers['loss']):
         raise Diverged(f'the loss of step {done} is {numbers["loss"]}; lower optimizer.learning_rate')
       if heldout and (done == steps or (config.eval_every and done % config.eval_every == 0)):
@@ -129,9 +142,9 @@ def _train(
       bar.advance(numbers)
       if checkpoints.due(done, steps):
         score = -numbers['heldout_loss'] if 'heldout_loss' in numbers else None
-        checkpoints.save(done, state, {'step': done, 'numbers': numbers}, score=score)
+        checkpoints.save(done, state, record_of(done, numbers, config), score=score)
     if done:
-      checkpoints.save(done, state, {'step': done, 'numbers': numbers})
+      checkpoints.save(done, state, record_of(done, numbers, config))
   finally:
     for part in (batches, writer, bar, checkpoints):
       part.close()
@@ -139,6 +152,11 @@ def _train(
     weights.save_hf(state.params, loaded.config, folder / 'model', source=loaded.folder)
     write_json(folder / 'result.json', {'steps': done, **numbers})
   return numbers
+
+
+def record_of(step: int, numbers: dict[str, float], config: SFTConfig) -> dict[str, Any]:
+  """What a checkpoint holds beside the state: the order of the data follows from the step and the settings."""
+  return {'step': step, 'numbers': numbers, 'config': as_dict(config)}
 
 
 def _read(config: SFTConfig) -> tuple[list[Dialogue], list[Dialogue]]:

@@ -99,7 +99,7 @@ def make_update(
       'ref_logp_BT': experience.ref_logp_BT,
     }
     total, gradients, logp_BT = accumulate(loss, state.params, rows, micro_rows)
-    state, numbers = step(state, gradients, optimizer)
+    state, numbers = step(state, gradients, optimizer, useful=learn_BT.any())
     return state, numbers | {'loss': total} | describe(experience, logp_BT, objective)
 
   return update
@@ -119,7 +119,7 @@ def make_fit(
       return losses.cross_entropy(logp_BT, rows['sampled_BT'], count), logp_BT
 
     total, gradients, _ = accumulate(loss, state.params, batch_rows(batch), micro_rows)
-    state, numbers = step(state, gradients, optimizer)
+    state, numbers = step(state, gradients, optimizer, useful=batch.sampled_BT.any())
     return state, numbers | {'loss': total, 'tokens': count}
 
   return fit
@@ -175,15 +175,19 @@ def describe(experience: Experience, logp_BT: jax.Array, objective: Objective) -
 
 
 def step(
-  state: TrainState, gradients: nnx.State, optimizer: optax.GradientTransformation
+  state: TrainState, gradients: nnx.State, optimizer: optax.GradientTransformation, *, useful: jax.Array
 ) -> tuple[TrainState, Numbers]:
-  """The state after one optimiser update. A gradient that is not finite moves nothing but the step."""
+  """The state after one optimiser update; without a token to learn or a finite gradient the update is skipped.
+
+  A skipped update moves nothing but the step: momentum and weight decay would move the weights even without a gradient.
+  """
   norm = optax.global_norm(gradients)
-  finite = jnp.isfinite(norm)
+  keep = jnp.isfinite(norm) & useful
+  gradients = jax.tree.map(lambda gradient, param: gradient.astype(param.dtype), gradients, state.params)
   updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
   moved = (optax.apply_updates(state.params, updates), opt_state)
-  params, opt_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, (state.params, state.opt_state))
-  numbers = {'grad_norm': norm, 'skipped_updates': 1.0 - finite.astype(jnp.float32)}
+  params, opt_state = jax.tree.map(lambda new, old: jnp.where(keep, new, old), moved, (state.params, state.opt_state))
+  numbers = {'grad_norm': norm, 'skipped_updates': 1.0 - keep.astype(jnp.float32)}
   return TrainState(state.step + 1, params, opt_state), numbers
 
 
@@ -226,7 +230,9 @@ def accumulate(
     aux_BT = lax.dynamic_update_slice_in_dim(aux_BT, aux, i * micro_rows, 0)
     return total + more, jax.tree.map(jnp.add, gradients, piece), aux_BT
 
-  start = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params), jnp.zeros(shape, jnp.float32)
+  # In float32 whatever the parameters are: a sum of many small pieces in bfloat16 loses them.
+  zeros = jax.tree.map(lambda x: jnp.zeros_like(x, jnp.float32), params)
+  start = jnp.zeros(()), zeros, jnp.zeros(shape, jnp.float32)
   return lax.fori_loop(0, rows_in_use(rows, micro_rows), body, start)
 
 

@@ -19,7 +19,7 @@ from slca_jax.errors import ConfigError, EnvironmentFailure
 from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.quickstart.world import MARKET
 from slca_jax.rewards.judge import BiasedJudge, Judge, NoisyJudge, RuleJudge
-from slca_jax.rewards.protocols import check_protocol, score
+from slca_jax.rewards.protocols import Scoring, check_protocol, score
 from slca_jax.rollout.collect import Rollouts
 from slca_jax.rollout.local import LocalSampler
 from slca_jax.rollout.sampler import Sampler
@@ -50,7 +50,7 @@ def read(data: TaskFiles) -> tuple[list[Task], list[Task]]:
   return tasks, heldout[: data.heldout_limit or None]
 
 
-def check_method(method: Method) -> None:
+def check_method(method: Method, scoring: Scoring) -> None:
   """Raises ConfigError for an unknown estimator or option; names the nearest known one."""
   if method.estimator not in ESTIMATORS:
     raise ConfigError(f'method.estimator is {method.estimator!r}; {_nearest(method.estimator, list(ESTIMATORS))}')
@@ -60,6 +60,7 @@ def check_method(method: Method) -> None:
     require(option in known, f'method.options: {method.estimator} has no {option!r}; {_nearest(option, known)}')
     number = isinstance(value, int | float) and not isinstance(value, bool)
     require(number, f'method.options.{option} is {value!r} ({type(value).__name__}); it takes a number')
+  check_protocol(method.protocol or method.estimator, scoring, has_referee=False)
 
 
 def opener(settings: EnvironmentSettings) -> Opener:
@@ -89,7 +90,6 @@ def judge(settings: JudgeSettings) -> Judge:
 def scorer(config: RLConfig, *, disturbed: bool = True) -> SeededScorer:
   """Scores a trajectory under the run's protocol; undisturbed, the judge has neither noise nor bias, for evaluation."""
   protocol = config.method.protocol or config.method.estimator
-  check_protocol(protocol, config.scoring, has_referee=False)
   rated = judge(config.judge if disturbed else JudgeSettings())
   return functools.partial(_score, judge=rated, protocol=protocol, config=config)
 

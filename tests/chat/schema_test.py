@@ -293,3 +293,11 @@ def test_real_schemas_compile_or_are_refused_with_a_reason(capsys):
     )
   assert len(rows) - len(refused) == 6038
   assert all('/properties/type' in reason for reason in refused)  # a whole schema where parameters belong
+
+
+def test_pattern_that_takes_exponentially_long_is_given_up_and_refused():
+  tool = one({'type': 'string', 'pattern': '^(a|aa)+$'})
+  start = time.process_time()
+  reasons = tool.check(ToolCall('f', {'x': 'a' * 60 + 'b'}))
+  assert 'could not be matched' in reasons[0] and time.process_time() - start < 5
+  assert tool.check(ToolCall('f', {'x': 'aaa'})) == ()

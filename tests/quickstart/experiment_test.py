@@ -38,9 +38,9 @@ def test_every_evaluation_asks_the_same_questions():
   assert heldout_tasks(CONFIG) == heldout_tasks(CONFIG) and len(heldout_tasks(CONFIG)) == 20
 
 
-@pytest.mark.parametrize('changes', [{'score/format': 0.9}, {'reward/summary': 0.5}])
+@pytest.mark.parametrize('changes', [{'score/format': 0.9}, {'reported/summary': 0.5}])
 def test_supervised_policy_without_format_or_answers_ends_the_run(changes):
-  learned = {'score/format': 1.0, 'reward/summary': 0.95}
+  learned = {'score/format': 1.0, 'reported/summary': 0.95}
   check_start(learned, CONFIG)
   with pytest.raises(Diverged, match=f'held-out {next(iter(changes))} is'):
     check_start({**learned, **changes}, CONFIG)

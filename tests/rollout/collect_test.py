@@ -268,7 +268,7 @@ def test_batch_is_in_order_bounded_and_seeded_by_place():
   assert len({request['seed'] for request in sampler.requests}) == 12
 
 
-def test_every_turn_and_every_environment_has_a_seed_of_its_own_that_repeats():
+def test_every_turn_has_a_seed_of_its_own_and_siblings_share_their_environments():
   opened = []
 
   def open_environment(task, seed):
@@ -284,7 +284,12 @@ def test_every_turn_and_every_environment_has_a_seed_of_its_own_that_repeats():
     return [request['seed'] for request in sampler.requests], list(opened)
 
   turns, environments = seeds()
-  assert len(turns) == len(set(turns)) == 6 and len(set(environments)) == 2 and not {*turns} & {*environments}
+  assert (
+    len(turns) == len(set(turns)) == 6
+    and len(environments) == 2
+    and len(set(environments)) == 1
+    and not {*turns} & {*environments}
+  )
   assert (turns, environments) == seeds()
 
 

@@ -1,0 +1,73 @@
+"""Checkpoints: kept, best, and what a kill leaves behind."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from slca_jax.arrays import TrainState
+from slca_jax.errors import ConfigError
+from slca_jax.train.checkpoint import Checkpoints, same_run
+from slca_jax.train.settings import Checkpointing
+
+
+def state(value, width=3):
+  params = {'b': jnp.full((2, width), value), 'a': jnp.arange(width) * value}
+  return TrainState(jnp.int32(value), params, optax.adam(0.1).init(params))
+
+
+def same(a, b):
+  return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def test_newest_comes_back_leaf_by_leaf_with_its_record(tmp_path):
+  checkpoints = Checkpoints(tmp_path, Checkpointing())
+  for step in (1, 2):
+    checkpoints.save(step, state(float(step)), {'step': step, 'numbers': {'loss': 0.5}})
+  checkpoints.close()
+  found, record = Checkpoints(tmp_path, Checkpointing()).restore(state(0.0))
+  assert same(found, state(2.0)) and record == {'step': 2, 'numbers': {'loss': 0.5}}
+
+
+def test_last_ones_and_the_best_are_kept(tmp_path):
+  checkpoints = Checkpoints(tmp_path, Checkpointing(keep=2))
+  for step, score in enumerate([0.1, 0.9, 0.3, 0.2, 0.4], 1):
+    checkpoints.save(step, state(1.0), {'step': step}, score=score)
+  checkpoints.wait()
+  assert checkpoints.steps == [2, 4, 5]
+  checkpoints.close()
+
+
+def test_checkpoint_that_a_kill_cut_short_is_not_the_newest(tmp_path):
+  checkpoints = Checkpoints(tmp_path, Checkpointing())
+  checkpoints.save(3, state(3.0), {'step': 3})
+  checkpoints.close()
+  # What the disk holds while a step is being written: a folder under a temporary name, and one without its end mark.
+  shutil.copytree(tmp_path / '3', tmp_path / '4.orbax-checkpoint-tmp-1')
+  (tmp_path / '4.orbax-checkpoint-tmp-1' / '_CHECKPOINT_METADATA').unlink()
+  again = Checkpoints(tmp_path, Checkpointing())
+  assert again.latest == 3
+  found, record = again.restore(state(0.0))
+  assert same(found, state(3.0)) and record['step'] == 3
+  again.save(4, state(4.0), {'step': 4})
+  again.wait()
+  assert again.latest == 4
+  again.close()
+
+
+def test_checkpoint_of_another_model_is_refused(tmp_path):
+  checkpoints = Checkpoints(tmp_path, Checkpointing())
+  checkpoints.save(1, state(1.0), {'step': 1})
+  checkpoints.wait()
+  with pytest.raises(ConfigError, match='is not of this model'):
+    checkpoints.restore(state(1.0, width=4))
+  checkpoints.close()
+
+
+def test_differences_between_settings_are_named_with_both_values():
+  ours, theirs = {'a': {'b': 1, 'c': (1, 2)}, 'd': None}, json.loads('{"a": {"b": 2, "c": [1, 2]}, "d": null}')
+  assert same_run(ours, theirs) == ["['a']['b']: 2 -> 1"]
