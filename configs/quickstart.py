@@ -43,6 +43,8 @@ def _rl(rl):
   rl.prompts = rl.mini_batch = 8
   rl.group_size = 8
   rl.optimizer.learning_rate = 3e-4
+  rl.optimizer.schedule = 'cosine'
+  rl.optimizer.final_fraction = 0.1
   rl.optimizer.b2 = 0.95
   rl.optimizer.weight_decay = 0.0
   rl.objective.kl = 0.001

@@ -58,7 +58,11 @@ class QuickstartConfig:
 
   output: str = 'runs/quickstart'
   seed: int = 0
-  lessons: tuple[Lesson, ...] = (Lesson(80, ('one',), 1.0), Lesson(120, KINDS, 0.5), Lesson(260))
+  lessons: tuple[Lesson, ...] = (
+    Lesson(80, ('one',), 1.0),
+    Lesson(220, ('two', 'three', 'three', 'mixed'), 0.5),
+    Lesson(300, ('one', 'two', 'three', 'three', 'chain', 'mixed', 'mixed')),
+  )
   tasks: int = 240
   heldout: int = 200
   least_format: float = 0.99
