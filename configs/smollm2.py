@@ -9,7 +9,18 @@ python launch/prepare_bfcl.py --model=runs/smollm2/base --output=runs/smollm2/da
 python launch/train_sft.py --config=configs/smollm2.py:sft
 python launch/train_rl.py --config=configs/smollm2.py:rl
 
-`python benchmarks/smollm2_real.py` does all of it.
+`python benchmarks/smollm2_real.py` does all of it and evaluates greedily on the first 48 held-out tasks. One run, one
+seed:
+
+              parse rate   process   success@0.9   summary
+  before           0.000     0.000         0.000    -0.500 (no rollout opens a call: the penalty)
+  after SFT        0.896     0.693         0.417     0.318
+  after RL         0.958     0.722         0.375     0.281
+
+SFT teaches the format and most of the calls. What five RL steps add is not told from noise by 48 tasks: per task the
+process score changed by +0.029 ± 0.024 (standard error) and parsing by +0.062 ± 0.035, while success fell by 0.042 ±
+0.029 (2 tasks) and summary by 0.036 ± 0.032. It took 59 minutes of CPU time, 19 of them SFT and 26 RL, on a machine busy
+with other work (75 minutes of wall time); an idle one was not measured.
 """
 
 from slca_jax.config import defaults
@@ -66,6 +77,6 @@ def rl():
   config.rollout.local.context = 1024
   config.batching.lengths = (1024,)
   config.batching.micro_rows = 1
-  config.checkpoint.every = 5
+  config.checkpoint.every = 1
   config.checkpoint.keep = 1
   return config
