@@ -19,8 +19,8 @@ seed:
 
 SFT teaches the format and most of the calls. What five RL steps add is not told from noise by 48 tasks: per task the
 process score changed by +0.029 ± 0.024 (standard error) and parsing by +0.062 ± 0.035, while success fell by 0.042 ±
-0.029 (2 tasks) and summary by 0.036 ± 0.032. It took 59 minutes of CPU time, 19 of them SFT and 26 RL, on a machine busy
-with other work (75 minutes of wall time); an idle one was not measured.
+0.029 (2 tasks) and summary by 0.036 ± 0.032. It took 59 minutes of CPU time, 19 of them SFT and 26 RL, on a busy
+machine (75 minutes of wall time); an idle one was not measured.
 """
 
 from slca_jax.config import defaults
