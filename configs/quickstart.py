@@ -27,8 +27,8 @@ def _sft(sft):
   sft.batch = 48
   sft.optimizer.learning_rate = 4e-3
   sft.optimizer.schedule = 'cosine'
-  sft.optimizer.warmup = 0.05
-  sft.optimizer.hold = 0.5
+  sft.optimizer.warmup = 0.03
+  sft.optimizer.hold = 0.4
   sft.optimizer.final_fraction = 0.05
   sft.optimizer.b2 = 0.98
   sft.optimizer.weight_decay = 1e-4

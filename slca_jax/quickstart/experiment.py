@@ -26,18 +26,26 @@ from slca_jax.train.settings import Demonstrations, JudgeSettings, Method, RLCon
 
 METHODS = ('grpo', 'slca')
 # What the experiment sets itself: a value in the settings would have no effect.
-_OF_SFT = ('output', 'seed', 'steps', 'data')
+_OF_SFT = ('output', 'seed', 'steps', 'until', 'data')
 _OF_RL = ('output', 'seed', 'method', 'judge', 'data')
 Result = dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lesson:
-  """A stretch of the curriculum: `steps` batches of questions of these kinds, a share of them shown without waste."""
+  """A supervised run of the curriculum.
+
+  Attributes:
+    steps: most updates.
+    kinds: questions asked in turn; a kind that stands twice is asked twice as often.
+    efficient_share: how many of the demonstrations do not waste calls.
+    until: smoothed loss at which the lesson is learned; 0 takes all steps, with the rate decaying at the end.
+  """
 
   steps: int
   kinds: tuple[Kind, ...] = KINDS
   efficient_share: float = EFFICIENT_SHARE
+  until: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,8 +54,8 @@ class QuickstartConfig:
 
   Attributes:
     output: folder of everything that is made; a finished phase is not repeated.
-    lessons: the curriculum of SFT; copying is learned first, on short dialogues, and the waste last. Of all default
-      demonstrations two in five are efficient.
+    lessons: the curriculum of SFT; copying is learned first, on short dialogues, and the waste last.
+    distinct: demonstrations of a lesson; a longer lesson shows them again.
     tasks: questions for RL.
     heldout: questions for evaluation, of combinations that no training question has.
     least_format, least_summary: what SFT must reach on held-out questions for RL to make sense.
@@ -59,10 +67,11 @@ class QuickstartConfig:
   output: str = 'runs/quickstart'
   seed: int = 0
   lessons: tuple[Lesson, ...] = (
-    Lesson(80, ('one',), 1.0),
-    Lesson(220, ('two', 'three', 'three', 'mixed'), 0.5),
+    Lesson(200, ('one',), 1.0, until=0.05),
+    Lesson(600, ('two', 'three', 'three', 'mixed'), 0.5, until=0.045),
     Lesson(300, ('one', 'two', 'three', 'three', 'chain', 'mixed', 'mixed')),
   )
+  distinct: int = 14400
   tasks: int = 240
   heldout: int = 200
   least_format: float = 0.99
@@ -93,7 +102,8 @@ def run(config: QuickstartConfig) -> dict[str, Any]:
   watch = Stopwatch()
   prepare(config, folder)
   with watch('sft'):
-    sft.train(sft_config(config, folder))
+    for number in range(len(config.lessons)):
+      sft.train(sft_config(config, folder, number))
   heldout = heldout_tasks(config)
   with watch('evaluate'):
     before = evaluate(rl_config(config, folder, 'noisy', 'slca'), heldout)
@@ -122,19 +132,18 @@ def prepare(config: QuickstartConfig, folder: pathlib.Path) -> None:
   if (folder / 'tasks.jsonl').exists():
     return
   write_start(folder / 'start', seed=config.seed, network=config.network)
-  write_dialogues(demonstrations(config), folder / 'dialogues.jsonl')
+  for number in range(len(config.lessons)):
+    write_dialogues(demonstrations(config, number), folder / f'lesson_{number + 1}.jsonl')
   write_tasks((make_task(config.seed + 1, 'train', index) for index in range(config.tasks)), folder / 'tasks.jsonl')
 
 
-def demonstrations(config: QuickstartConfig) -> Iterator[Dialogue]:
-  """The dialogues of the curriculum in order, one batch after another; no two show the same task."""
-  index = 0
-  for lesson in config.lessons:
-    for _ in range(lesson.steps * config.sft.batch):
-      kind = lesson.kinds[index % len(lesson.kinds)]
-      task = make_task(config.seed, 'train', index, kind=kind)
-      yield Dialogue(task.id, task.tools, demonstrate(task, efficient_share=lesson.efficient_share))
-      index += 1
+def demonstrations(config: QuickstartConfig, number: int) -> Iterator[Dialogue]:
+  """The dialogues of a lesson, counted from 0; no two of the curriculum show the same task."""
+  lesson = config.lessons[number]
+  for place in range(min(config.distinct, lesson.steps * config.sft.batch)):
+    kind = lesson.kinds[place % len(lesson.kinds)]
+    task = make_task(config.seed, 'train', number * config.distinct + place, kind=kind)
+    yield Dialogue(task.id, task.tools, demonstrate(task, efficient_share=lesson.efficient_share))
 
 
 def heldout_tasks(config: QuickstartConfig) -> list[Task]:
@@ -142,15 +151,20 @@ def heldout_tasks(config: QuickstartConfig) -> list[Task]:
   return [make_task(config.seed, 'heldout', index) for index in range(config.heldout)]
 
 
-def sft_config(config: QuickstartConfig, folder: pathlib.Path) -> SFTConfig:
-  """The supervised run from the random policy."""
+def sft_config(config: QuickstartConfig, folder: pathlib.Path, number: int) -> SFTConfig:
+  """The supervised run of a lesson, from the random policy or from where the lesson before ended."""
+  lesson, base = config.lessons[number], config.sft
+  start = folder / 'sft' / str(number) / 'model' if number else folder / 'start'
+  rule = dataclasses.replace(base.optimizer, schedule='constant', hold=0.0) if lesson.until else base.optimizer
   return dataclasses.replace(
-    config.sft,
-    output=str(folder / 'sft'),
+    base,
+    output=str(folder / 'sft' / str(number + 1)),
     seed=config.seed,
-    steps=sum(lesson.steps for lesson in config.lessons),
-    model=dataclasses.replace(config.sft.model, path=str(folder / 'start')),
-    data=Demonstrations(str(folder / 'dialogues.jsonl'), shuffle=False),
+    steps=lesson.steps,
+    until=lesson.until,
+    optimizer=rule,
+    model=dataclasses.replace(base.model, path=str(start)),
+    data=Demonstrations(str(folder / f'lesson_{number + 1}.jsonl')),
   )
 
 
@@ -162,7 +176,7 @@ def rl_config(config: QuickstartConfig, folder: pathlib.Path, regime: str, metho
     seed=config.seed,
     method=Method(method),
     judge=getattr(config, regime),
-    model=dataclasses.replace(config.rl.model, path=str(folder / 'sft' / 'model')),
+    model=dataclasses.replace(config.rl.model, path=str(folder / 'sft' / str(len(config.lessons)) / 'model')),
     data=TaskFiles(str(folder / 'tasks.jsonl')),
   )
 

@@ -289,6 +289,7 @@ class SFTConfig:
     output: folder of checkpoints, metrics and, at the end, the model as a Hugging Face folder.
     steps: updates; 0 makes `epochs` passes over the data.
     batch: dialogues per update.
+    until: end early once the smoothed loss is below this; 0 never does.
     eval_every: steps between measurements of the held-out loss; 0 measures at the end only.
   """
 
@@ -297,6 +298,7 @@ class SFTConfig:
   steps: int = 0
   epochs: int = 2
   batch: int = 32
+  until: float = 0.0
   eval_every: int = 0
   logprob_chunk: int = 256
   model: Model = dataclasses.field(default_factory=Model)

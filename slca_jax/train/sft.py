@@ -129,14 +129,17 @@ def _train(
   bar = metrics.Bar(steps, done=done, title='sft', shown={'loss': 'loss', 'held-out': 'heldout_loss'})
   batches = Encoder(dialogues, loaded, config)
   try:
-    while done < steps and not stop.requested:
+    while done < steps and not learned(numbers, config) and not stop.requested:
+      before = numbers
       batch, left_out = batches(done)
       state, device_numbers = fit(state, batch)
       done += 1
       numbers = {name: float(value) for name, value in jax.device_get(device_numbers).items()} | {'left_out': left_out}
+      numbers['smoothed_loss'] = smooth(before.get('smoothed_loss', numbers['loss']), numbers['loss'])
+      last = done == steps or learned(numbers, config)
       if not math.isfinite(numbers['loss']):
         raise Diverged(f'the loss of step {done} is {numbers["loss"]}; lower optimizer.learning_rate')
-      if heldout and (done == steps or (config.eval_every and done % config.eval_every == 0)):
+      if heldout and (last or (config.eval_every and done % config.eval_every == 0)):
         metrics.put_mean(numbers, 'heldout_loss', [_loss(measure, state, heldout, loaded, config)])
       writer.write(done, numbers)
       bar.advance(numbers)
@@ -148,10 +151,20 @@ def _train(
   finally:
     for part in (batches, writer, bar, checkpoints):
       part.close()
-  if done == steps:
+  if done == steps or learned(numbers, config):
     weights.save_hf(state.params, loaded.config, folder / 'model', source=loaded.folder)
     write_json(folder / 'result.json', {'steps': done, **numbers})
   return numbers
+
+
+def smooth(before: float, loss: float) -> float:
+  """An exponential mean of the loss over about ten steps."""
+  return 0.9 * before + 0.1 * loss
+
+
+def learned(numbers: dict[str, float], config: SFTConfig) -> bool:
+  """Whether the smoothed loss is below what the settings ask for."""
+  return bool(config.until) and numbers.get('smoothed_loss', math.inf) < config.until
 
 
 def record_of(step: int, numbers: dict[str, float], config: SFTConfig) -> dict[str, Any]:
