@@ -2,8 +2,8 @@
 
 bash launch/quickstart.sh
 
-Expect under 8 minutes beside installation, and in runs/quickstart/summary.json: success before near 0.2, after
-SLCA-GRPO above 0.85 under both judges. `python benchmarks/quickstart_seeds.py` repeats it over five seeds.
+Expect about 5 minutes beside installation, and in runs/quickstart/summary.json: success before near 0.2, after
+SLCA-GRPO above 0.95 under both judges. `python benchmarks/quickstart_seeds.py` repeats it over five seeds.
 """
 
 from slca_jax.config import defaults
