@@ -40,9 +40,7 @@ def build(cls: type[Built], config: Mapping[str, Any], *, path: str = 'config') 
   fields = {field.name for field in dataclasses.fields(typing.cast(Any, cls))}
   for key in config:
     if key not in fields:
-      near = difflib.get_close_matches(key, fields, 1, 0.5)
-      hint = f'did you mean {near[0]!r}?' if near else f'known keys: {", ".join(sorted(fields))}'
-      raise ConfigError(f'{path}.{key} is not a setting; {hint}')
+      raise ConfigError(f'{path}.{key} is not a setting; {nearest(key, sorted(fields))}')
   values = {key: _convert(hints[key], value, f'{path}.{key}') for key, value in config.items()}
   try:
     return cls(**values)
@@ -55,6 +53,12 @@ def build(cls: type[Built], config: Mapping[str, Any], *, path: str = 'config') 
 def as_dict(built: Any) -> dict[str, Any]:
   """The dataclass as JSON-ready nested dicts, for checkpoints and reports."""
   return dataclasses.asdict(built)
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+  """The end of a message about an unknown name: the known one that comes closest, or all of them."""
+  near = difflib.get_close_matches(name, known, 1, 0.5)
+  return f'did you mean {near[0]!r}?' if near else f'known: {", ".join(known)}'
 
 
 def require(holds: bool, message: str) -> None:

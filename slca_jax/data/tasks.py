@@ -24,11 +24,10 @@ class Order(Generic[Item]):
   Every epoch is a permutation of its own; a batch may reach over the border of two epochs, so none is cut short.
   """
 
-  def __init__(self, items: Sequence[Item], batch: int, *, seed: int, shuffle: bool = True):
-    """Orders `items` in batches; without `shuffle` every epoch keeps their own order, which may be a curriculum."""
+  def __init__(self, items: Sequence[Item], batch: int, *, seed: int):
     if not items:
       raise DataError('there are no tasks to train on')
-    self._items, self._batch, self._seed, self._shuffle = items, batch, seed, shuffle
+    self._items, self._batch, self._seed = items, batch, seed
     self._epoch, self._permutation = -1, list[int]()
 
   def __call__(self, step: int) -> list[Item]:
@@ -37,8 +36,6 @@ class Order(Generic[Item]):
 
   def _item(self, index: int) -> Item:
     epoch, offset = divmod(index, len(self._items))
-    if not self._shuffle:
-      return self._items[offset]
     if epoch != self._epoch:
       self._permutation = list(range(len(self._items)))
       random.Random(f'{self._seed}/epoch/{epoch}').shuffle(self._permutation)

@@ -13,6 +13,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from slca_jax.arrays import TrainState
+from slca_jax.config import as_dict
 from slca_jax.errors import ConfigError
 from slca_jax.train.settings import Checkpointing
 
@@ -85,6 +86,11 @@ class Checkpoints:
 def _plain(state: Any) -> dict[str, Any]:
   # Leaves by position and path: Orbax names files by the tree's keys, and optimiser states are tuples of tuples.
   return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+
+
+def record_of(step: int, numbers: dict[str, float], config: Any) -> dict[str, Any]:
+  """What a checkpoint holds beside the state: order, seeds and random keys follow from the step and the settings."""
+  return {'step': step, 'numbers': numbers, 'config': as_dict(config)}
 
 
 def same_run(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.rollout.batching import to_batch
 from slca_jax.rollout.collect import collect, seed_of
 from slca_jax.train import metrics, optimizer, policy, worlds
-from slca_jax.train.checkpoint import Checkpoints
+from slca_jax.train.checkpoint import Checkpoints, record_of
 from slca_jax.train.evaluate import Evaluation, roll_greedily
 from slca_jax.train.metrics import Numbers, describe
 from slca_jax.train.run import Stop, claimed, remember, write_json
@@ -194,11 +194,7 @@ class Learner:
     return record['step'], record['numbers']
 
   def _save(self, score: float | None = None) -> None:
-    self.checkpoints.save(self.step, self.state, self._record(), score=score)
-
-  def _record(self) -> dict[str, Any]:
-    """What a checkpoint holds beside the state: order, seeds and random keys follow from step and settings."""
-    return {'step': self.step, 'numbers': self.numbers, 'config': as_dict(self.config)}
+    self.checkpoints.save(self.step, self.state, record_of(self.step, self.numbers, self.config), score=score)
 
   def _finish(self) -> None:
     if self.step:

@@ -274,11 +274,10 @@ class RLConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Demonstrations:
-  """JSONL files of dialogues, see `data/tasks.py`; `heldout` may be empty, `shuffle=False` keeps the file's order."""
+  """JSONL files of dialogues, see `data/tasks.py`; `heldout` may be empty."""
 
   train: str = ''
   heldout: str = ''
-  shuffle: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

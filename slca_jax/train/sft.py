@@ -6,7 +6,6 @@ import logging
 import math
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -21,7 +20,7 @@ from slca_jax.nn import weights
 from slca_jax.rollout.batching import Response, to_supervised
 from slca_jax.rollout.settings import Layout
 from slca_jax.train import metrics, optimizer, policy
-from slca_jax.train.checkpoint import Checkpoints
+from slca_jax.train.checkpoint import Checkpoints, record_of
 from slca_jax.train.run import Stop, claimed, remember, write_json
 from slca_jax.train.settings import SFTConfig
 from slca_jax.train.steps import Policy, make_fit, make_measure
@@ -73,7 +72,7 @@ class Encoder:
   """Batches of demonstrations, encoded one step ahead of the device; see `make_batch`."""
 
   def __init__(self, dialogues: Sequence[Dialogue], loaded: policy.Loaded, config: SFTConfig):
-    self._order = Order(dialogues, config.batch, seed=config.seed, shuffle=config.data.shuffle)
+    self._order = Order(dialogues, config.batch, seed=config.seed)
     self._loaded, self._layout = loaded, config.batching
     self._worker = concurrent.futures.ThreadPoolExecutor(1)
     self._ahead: dict[int, concurrent.futures.Future[tuple[TokenBatch, int]]] = {}
@@ -165,11 +164,6 @@ def smooth(before: float, loss: float) -> float:
 def learned(numbers: dict[str, float], config: SFTConfig) -> bool:
   """Whether the smoothed loss is below what the settings ask for."""
   return bool(config.until) and numbers.get('smoothed_loss', math.inf) < config.until
-
-
-def record_of(step: int, numbers: dict[str, float], config: SFTConfig) -> dict[str, Any]:
-  """What a checkpoint holds beside the state: the order of the data follows from the step and the settings."""
-  return {'step': step, 'numbers': numbers, 'config': as_dict(config)}
 
 
 def _read(config: SFTConfig) -> tuple[list[Dialogue], list[Dialogue]]:

@@ -1,6 +1,5 @@
 """From settings to the parts of a rollout: tasks, environments, judge and scorer, engine."""
 
-import difflib
 import functools
 import inspect
 import pathlib
@@ -8,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from flax import nnx
 
-from slca_jax.config import require
+from slca_jax.config import nearest, require
 from slca_jax.data.tasks import read_tasks
 from slca_jax.dialogue import Scores, Task, Trajectory
 from slca_jax.envs.environment import Environment, Opener
@@ -53,11 +52,11 @@ def read(data: TaskFiles) -> tuple[list[Task], list[Task]]:
 def check_method(method: Method, scoring: Scoring) -> None:
   """Raises ConfigError for an unknown estimator or option; names the nearest known one."""
   if method.estimator not in ESTIMATORS:
-    raise ConfigError(f'method.estimator is {method.estimator!r}; {_nearest(method.estimator, list(ESTIMATORS))}')
+    raise ConfigError(f'method.estimator is {method.estimator!r}; {nearest(method.estimator, list(ESTIMATORS))}')
   parameters = inspect.signature(ESTIMATORS[method.estimator]).parameters.values()
   known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
   for option, value in method.options.items():
-    require(option in known, f'method.options: {method.estimator} has no {option!r}; {_nearest(option, known)}')
+    require(option in known, f'method.options: {method.estimator} has no {option!r}; {nearest(option, known)}')
     number = isinstance(value, int | float) and not isinstance(value, bool)
     require(number, f'method.options.{option} is {value!r} ({type(value).__name__}); it takes a number')
   check_protocol(method.protocol or method.estimator, scoring, has_referee=False)
@@ -117,8 +116,3 @@ def rollouts(config: RLConfig, loaded: Loaded, params: nnx.State) -> Rollouts:
   return Rollouts(
     sampler(config, loaded, params), loaded.template, opener(config.environment), settings.limits, settings.decoding
   )
-
-
-def _nearest(name: str, known: list[str]) -> str:
-  near = difflib.get_close_matches(name, known, 1, 0.5)
-  return f'did you mean {near[0]!r}?' if near else f'known: {", ".join(known)}'
