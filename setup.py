@@ -14,12 +14,14 @@ setup(
     'absl-py>=2.3',
     'chex>=0.1.92',
     'flax>=0.12.8',
+    'httpx2>=2.16',  # SGLang servers
     'jax>=0.10.2',
     'jinja2>=3.1',  # chat templates
     'json-repair>=0.60',  # lenient reading of tool calls in data sets
     'jsonschema>=4.26',
     'ml-collections>=1.1',
     'numpy>=2.2',
+    'openai>=1.99.9',
     'optax>=0.2.8',
     'orbax-checkpoint>=0.12.8',
     'regex>=2024.11.6',  # patterns of schemas, with a limit on time
@@ -43,7 +45,7 @@ setup(
     ],
     'eval': ['bfcl-eval>=2026.3'],
     'gguf': ['gguf>=0.17'],  # conversion of GGUF checkpoints
-    'sglang': ['sglang>=0.5.9'],
+    'sglang': ['sglang>=0.5.23'],
     'tpu': ['jax[tpu]>=0.10.2'],
     'gpu': ['jax[cuda13]>=0.10.2'],
     'notebooks': ['jupyterlab>=4.4', 'matplotlib>=3.10'],

@@ -1,5 +1,9 @@
 """One exception per boundary that can fail. Each message names the value that was refused and what would do."""
 
+from typing import Literal
+
+Kind = Literal['transient', 'refused', 'unusable']
+
 
 class Refused(ValueError):
   """Input that cannot be used. The message is for whoever gave it: what it was, and what would do."""
@@ -27,6 +31,27 @@ class WeightsError(Refused):
 
 class SamplerError(RuntimeError):
   """An engine that could not answer a request."""
+
+
+class Unreadable(Refused):
+  """A model's reply that is not what it was asked for."""
+
+
+class EndpointFailure(RuntimeError):
+  """An endpoint that gave no answer.
+
+  Attributes:
+    reason: a word for counters, such as timeout, status_500 or unreadable.
+    kind: 'transient' if asking again may help, 'refused' if this question will never be answered, 'unusable' if none
+      will.
+    retry_after: seconds that the endpoint asked to wait, None if it did not.
+  """
+
+  def __init__(self, message: str, *, reason: str, kind: Kind = 'transient', retry_after: float | None = None):
+    super().__init__(message)
+    self.reason = reason
+    self.kind: Kind = kind
+    self.retry_after = retry_after
 
 
 class EnvironmentFailure(RuntimeError):
