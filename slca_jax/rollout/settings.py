@@ -92,3 +92,65 @@ class LocalEngine:
     for name in ('slots', 'prefill_chunk', 'prefill_rows', 'decode_block', 'stop_ids'):
       require(getattr(self, name) > 0, f'{name} is {getattr(self, name)}; it must be positive')
     require(self.context >= 2, f'context is {self.context}; a prompt and its sample need at least 2')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SGLangServers:
+  """SGLang servers that sample for a run. They and the trainer must see `folder` under one path.
+
+  Attributes:
+    urls: addresses of the servers, separated by commas.
+    router: address of a router in front of them, which requests then go through; '' sends them to the servers.
+    concurrency: requests a server works on at once; it is asked for no more.
+    request_seconds: longest wait for an answer, all attempts and queueing included; the rollout fails then.
+    outage_seconds: longest wait for a server when none answers, at the start or in the middle of a run.
+    connect_seconds: longest wait for a connection, and for the answer to a question about the server's state.
+    sync_seconds: longest wait for a server to load weights.
+    retries: attempts after the first one that broke: a server error, a lost connection, an answer that makes no sense.
+      Being told to wait (429, 503) is waited out instead, up to request_seconds.
+    backoff_seconds: wait before the first retry; it doubles with each one, up to 30 s.
+    probe_seconds: between two looks at servers that are left out.
+    quiet_seconds: a server that owes answers and gave none for so long is asked whether it is well.
+    folder: where weights are written for the servers; '' for `weights` in the run's output.
+    keep: versions of the weights kept there.
+    dtype: the weights are sent as; None for the trainer's own.
+    transport: 'disk', or 'distributed' by torch.distributed, which needs torch in the trainer's environment.
+    pause: what becomes of running requests when weights change. 'retract' computes their prefix anew and goes on,
+      'abort' ends them as they are, 'in_place' goes on with the old cache, which later requests may meet as well.
+    take_over: use servers that another run left behind without releasing them.
+    logprob_start: 0 where the server counts log-probs wrongly otherwise (sglang-jax); it costs the shared prefix.
+  """
+
+  urls: str = ''
+  router: str = ''
+  concurrency: int = 64
+  request_seconds: float = 1800.0
+  outage_seconds: float = 600.0
+  connect_seconds: float = 10.0
+  sync_seconds: float = 600.0
+  retries: int = 4
+  backoff_seconds: float = 0.5
+  probe_seconds: float = 2.0
+  quiet_seconds: float = 30.0
+  folder: str = ''
+  keep: int = 2
+  dtype: Literal['float32', 'bfloat16', 'float16'] | None = None
+  transport: Literal['disk', 'distributed'] = 'disk'
+  pause: Literal['abort', 'retract', 'in_place'] = 'retract'
+  take_over: bool = False
+  logprob_start: int = -1
+
+  def __post_init__(self):
+    for url in filter(None, (*self.servers, self.router)):
+      require(url.startswith(('http://', 'https://')), f'{url!r} is no address; give http://HOST:PORT')
+    twice = {url for url in self.servers if self.servers.count(url) > 1}
+    require(not twice, f'urls names {", ".join(sorted(twice))} twice; name each server once')
+    for name in ('concurrency', 'keep', *(name for name in self.__slots__ if name.endswith('_seconds'))):
+      require(getattr(self, name) > 0, f'{name} is {getattr(self, name)}; it must be positive')
+    require(self.retries >= 0, f'retries is {self.retries}; 0 gives up at once')
+    require(self.logprob_start in (-1, 0), f'logprob_start is {self.logprob_start}; it is -1, or 0 for sglang-jax')
+
+  @property
+  def servers(self) -> tuple[str, ...]:
+    """The addresses one by one."""
+    return tuple(url.strip().rstrip('/') for url in self.urls.split(',') if url.strip())
