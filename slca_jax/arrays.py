@@ -17,8 +17,11 @@ The only mask rule: query q sees key k iff prompt_q = prompt_k >= 0, position_k 
 """
 
 import jax
+import jax.numpy as jnp
 import optax
 from flax import nnx, struct
+
+from slca_jax import bits
 
 NONE, TOOL, SUMMARY = -1, 0, 1
 
@@ -63,10 +66,42 @@ class TokenBatch:
 
 @struct.dataclass
 class Segments:
-  """Per token: NONE, TOOL or SUMMARY, and the index of its run inside its rollout (-1 where nothing was sampled)."""
+  """The runs of a batch and the segment that each belongs to, as bit words (`bits.py`).
 
-  segment_BT: jax.Array
-  run_BT: jax.Array
+  They take 5 bits per token where arrays of numbers would take 5 bytes; `segment_BT` and `run_BT` are those arrays, and
+  inside a jitted function they need not exist in memory.
+
+  Attributes:
+    tool_BW, summary_BW: tokens of the two segments.
+    drawn_BW: tokens of any run; some may have been dropped from both segments.
+    start_BW: first tokens of runs.
+    border_BW: tokens whose rollout is not that of the token before them.
+    length: T.
+  """
+
+  tool_BW: jax.Array
+  summary_BW: jax.Array
+  drawn_BW: jax.Array
+  start_BW: jax.Array
+  border_BW: jax.Array
+  length: int = struct.field(pytree_node=False)
+
+  @property
+  def shape(self) -> tuple[int, int]:
+    """(B, T)."""
+    return self.tool_BW.shape[0], self.length
+
+  @property
+  def segment_BT(self) -> jax.Array:
+    """Per token NONE, TOOL or SUMMARY; int8."""
+    tool_BT, summary_BT = bits.unpack(self.tool_BW, self.length), bits.unpack(self.summary_BW, self.length)
+    return jnp.where(tool_BT, jnp.int8(TOOL), jnp.where(summary_BT, jnp.int8(SUMMARY), jnp.int8(NONE)))
+
+  @property
+  def run_BT(self) -> jax.Array:
+    """Per token the index of its run inside its rollout, -1 where nothing was sampled; int32."""
+    count_BT = bits.counts(self.start_BW, self.border_BW, self.length)
+    return jnp.where(bits.unpack(self.drawn_BW, self.length), count_BT - 1, -1)
 
 
 @struct.dataclass

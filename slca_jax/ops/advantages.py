@@ -3,7 +3,11 @@
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+
+from slca_jax import bits
+from slca_jax.arrays import Segments
 
 # A group whose rewards differ by less than this share of their size holds one reward and float32's rounding of it.
 _ROUNDING = 1e-6
@@ -62,25 +66,52 @@ def route(advantage_RC: jax.Array, rollout_BT: jax.Array, index_BT: jax.Array) -
   """
   chex.assert_rank([advantage_RC, rollout_BT, index_BT], 2)
   chex.assert_equal_shape([rollout_BT, index_BT])
-  # Where all rewards are equal nothing is to be routed. The branch also keeps XLA from computing the table and the
-  # segments anew for each token, which on CPUs doubles the time.
-  something = jnp.any(advantage_RC != 0)
-  return lax.cond(something, _look_up, _nothing, advantage_RC, rollout_BT, index_BT)
+  # Where all rewards are equal nothing is to be routed. The branch also keeps XLA from computing the table anew for
+  # each token, which on CPUs doubles the time.
+  return lax.cond(jnp.any(advantage_RC != 0), _look_up, _nothing, advantage_RC, rollout_BT, index_BT)
+
+
+def route_segments(
+  on_tool_R: jax.Array, on_summary_R: jax.Array, rollout_BT: jax.Array, segments: Segments
+) -> jax.Array:
+  """Per token, what its rollout gives to its segment; float32, 0 on tokens of no segment.
+
+  What `route` does with a column for each segment, for segments that never exist as an array of numbers.
+
+  Args:
+    on_tool_R, on_summary_R: what each rollout has to give.
+    rollout_BT: index of the rollout, -1 on prompts and padding.
+    segments: of the batch.
+  """
+  chex.assert_rank([on_tool_R, on_summary_R, rollout_BT], [1, 1, 2])
+  chex.assert_shape(rollout_BT, segments.shape)
+  something = jnp.any(on_tool_R != 0) | jnp.any(on_summary_R != 0)
+  return lax.cond(something, _look_up_segments, _nothing, (on_tool_R, on_summary_R), rollout_BT, segments)
+
+
+def _look_up_segments(credits_R, rollout_BT, segments):
+  rollouts = credits_R[0].shape[0]
+  # One zero past the end is where every token outside the table looks; -1 is the largest unsigned number.
+  row_BT = jnp.minimum(rollout_BT.astype(jnp.uint32), np.uint32(rollouts))
+  tool_BT, summary_BT = (_take(jnp.pad(credit_R.astype(jnp.float32), (0, 1)), row_BT) for credit_R in credits_R)
+  on_summary_BT = jnp.where(bits.unpack(segments.summary_BW, segments.length), summary_BT, 0)
+  return jnp.where(bits.unpack(segments.tool_BW, segments.length), tool_BT, on_summary_BT)
 
 
 def _look_up(advantage_RC, rollout_BT, index_BT):
   rollouts, columns = advantage_RC.shape
-  # One zero past the end is where every token outside the table looks, so that one gather is all that is left.
-  table = jnp.append(advantage_RC.astype(jnp.float32).reshape(-1), 0)
-  index_BT = index_BT.astype(jnp.int32)
-  inside_BT = (rollout_BT >= 0) & (rollout_BT < rollouts) & (index_BT >= 0) & (index_BT < columns)
-  entry_BT = jnp.where(inside_BT, rollout_BT * columns + index_BT, rollouts * columns)
-  return table.at[entry_BT].get(mode='promise_in_bounds')
+  padded_RC = jnp.pad(advantage_RC.astype(jnp.float32), ((0, 1), (0, 1)))
+  row_BT = jnp.minimum(rollout_BT.astype(jnp.uint32), np.uint32(rollouts))
+  column_BT = jnp.minimum(index_BT.astype(jnp.int32).astype(jnp.uint32), np.uint32(columns))
+  return _take(padded_RC.reshape(-1), row_BT * np.uint32(columns + 1) + column_BT)
 
 
-def _nothing(advantage_RC, rollout_BT, index_BT):
-  del advantage_RC, index_BT
+def _nothing(_, rollout_BT, __):
   return jnp.zeros(rollout_BT.shape, jnp.float32)
+
+
+def _take(table, entry):
+  return table.at[entry].get(mode='promise_in_bounds', wrap_negative_indices=False)
 
 
 def presence(reward_R: jax.Array, group_R: jax.Array, present_R: jax.Array | None = None) -> jax.Array:

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from slca_jax.arrays import NONE, SUMMARY, TOOL, Rewards, Segments
-from slca_jax.ops.advantages import group_relative, route
+from slca_jax.ops.advantages import group_relative, route, route_segments
 from slca_jax.ops.segments import present
 
 
@@ -46,7 +46,7 @@ def slca(
   SLCA-GRPO (arXiv:2609.29050), eqs. 3 and 18.
   """
   tool_R, summary_R = segment_credits(rewards, segments, rollout_BT, ddof=ddof, eps=eps)
-  return _by_segment(tool_weight * tool_R, summary_weight * summary_R, segments, rollout_BT)
+  return route_segments(tool_weight * tool_R, summary_weight * summary_R, rollout_BT, segments)
 
 
 def grpo(rewards: Rewards, segments: Segments, rollout_BT: jax.Array, *, ddof: int = 1, eps: float = 1e-6) -> jax.Array:
@@ -57,7 +57,7 @@ def grpo(rewards: Rewards, segments: Segments, rollout_BT: jax.Array, *, ddof: i
   SLCA-GRPO (arXiv:2609.29050), eq. 29.
   """
   total_R = group_relative(rewards.outcome_R, rewards.group_R, ddof=ddof, eps=eps)
-  return _by_segment(total_R, total_R, segments, rollout_BT)
+  return route_segments(total_R, total_R, rollout_BT, segments)
 
 
 def toolpo(
@@ -77,7 +77,7 @@ def toolpo(
   """
   outcome_R = group_relative(rewards.outcome_R, rewards.group_R, ddof=ddof, eps=eps)
   action_R, _ = segment_credits(rewards, segments, rollout_BT, ddof=ddof, eps=eps)
-  return _by_segment(outcome_R + local_weight * action_R, outcome_R, segments, rollout_BT)
+  return route_segments(outcome_R + local_weight * action_R, outcome_R, rollout_BT, segments)
 
 
 def rltr(rewards: Rewards, segments: Segments, rollout_BT: jax.Array, *, ddof: int = 1, eps: float = 1e-6) -> jax.Array:
@@ -88,7 +88,7 @@ def rltr(rewards: Rewards, segments: Segments, rollout_BT: jax.Array, *, ddof: i
   SLCA-GRPO (arXiv:2609.29050), C.4.
   """
   plan_R, _ = segment_credits(rewards, segments, rollout_BT, ddof=ddof, eps=eps)
-  return _by_segment(plan_R, jnp.zeros_like(plan_R), segments, rollout_BT)
+  return route_segments(plan_R, jnp.zeros_like(plan_R), rollout_BT, segments)
 
 
 def support(
@@ -109,7 +109,7 @@ def support(
   """
   tool_R, summary_R = segment_credits(rewards, segments, rollout_BT, ddof=ddof, eps=eps)
   on_tool_R = tool_R + summary_to_tool * summary_R
-  return _by_segment(on_tool_R, tool_to_summary * tool_R + summary_R, segments, rollout_BT)
+  return route_segments(on_tool_R, tool_to_summary * tool_R + summary_R, rollout_BT, segments)
 
 
 def summary_only(
@@ -122,7 +122,7 @@ def summary_only(
   SLCA-GRPO (arXiv:2609.29050), §4.
   """
   _, summary_R = segment_credits(rewards, segments, rollout_BT, ddof=ddof, eps=eps)
-  return _by_segment(summary_R, summary_R, segments, rollout_BT)
+  return route_segments(summary_R, summary_R, rollout_BT, segments)
 
 
 def guard_only(
@@ -143,7 +143,7 @@ def guard_only(
   """
   tool_R, summary_R = segment_credits(rewards, segments, rollout_BT, ddof=ddof, eps=eps)
   guard_R = jnp.where(rewards.guarded_R, summary_weight * summary_R, 0)
-  return _by_segment(tool_weight * tool_R, guard_R, segments, rollout_BT)
+  return route_segments(tool_weight * tool_R, guard_R, rollout_BT, segments)
 
 
 def tool_only(
@@ -162,7 +162,7 @@ def tool_only(
   SLCA-GRPO (arXiv:2609.29050), D.2.
   """
   tool_R, _ = segment_credits(rewards, segments, rollout_BT, ddof=ddof, eps=eps)
-  return _by_segment(tool_weight * tool_R, jnp.zeros_like(tool_R), segments, rollout_BT)
+  return route_segments(tool_weight * tool_R, jnp.zeros_like(tool_R), rollout_BT, segments)
 
 
 def tara(
@@ -273,7 +273,3 @@ def turn_credits(
   future_RK = turn_RK * jnp.einsum('RJ,KJ->RK', reached_RK, discount_KK, precision='highest')
   relative = jax.vmap(lambda reward_R: group_relative(reward_R, group_R, ddof=ddof, eps=eps), 1, 1)
   return relative(turn_RK) + future_weight * relative(future_RK)
-
-
-def _by_segment(on_tool_R, on_summary_R, segments, rollout_BT):
-  return route(jnp.stack([on_tool_R, on_summary_R], axis=1), rollout_BT, segments.segment_BT)

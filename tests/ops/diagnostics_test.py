@@ -5,12 +5,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from slca_jax.arrays import Rewards, Segments
+from slca_jax.arrays import Rewards
 from slca_jax.ops import diagnostics
 from slca_jax.ops.segments import segment_runs
 
 NAN = float('nan')
-SEGMENTS = Segments(np.array([[-1, 0, 0, -1, 1, 1]], np.int8), np.array([[-1, 0, 0, -1, 1, 1]]))
+SAMPLED_BT = np.array([[False, True, True, False, True, True]])
+SEGMENTS = segment_runs(SAMPLED_BT, np.zeros((1, 6), np.int32))
 
 
 class PolicyMetricsTest(chex.TestCase):
@@ -45,7 +46,7 @@ class PolicyMetricsTest(chex.TestCase):
 
   @chex.variants(with_jit=True, without_jit=True)
   def test_a_batch_without_tokens_measures_zero(self):
-    empty = Segments(np.full((1, 6), -1, np.int8), np.full((1, 6), -1))
+    empty = segment_runs(np.zeros((1, 6), bool), np.zeros((1, 6), np.int32))
     x_BT = np.full((1, 6), NAN, np.float32)
     got = self.variant(diagnostics.policy_metrics)(x_BT, x_BT, x_BT, x_BT, empty)
     assert all(value == 0 for value in got.values())
