@@ -43,6 +43,10 @@ class ScriptedSampler:
   async def publish(self, params: Any, version: int) -> None:
     """Takes the weights, which a script does not have."""
 
+  def numbers(self) -> dict[str, float]:
+    """Nothing to tell."""
+    return {}
+
   async def close(self) -> None:
     """Nothing to end."""
 

@@ -138,6 +138,10 @@ class LocalSampler:
     self._leaves = await adopted
     self._version, self._stale = version, True
 
+  def numbers(self) -> dict[str, float]:
+    """Nothing: whatever can be told of it is in the stopwatch."""
+    return {}
+
   async def close(self) -> None:
     """Fails what still waits, ends the worker and frees weights and cache."""
     if self._closed:

@@ -55,6 +55,10 @@ class Sampler(Protocol):
     """Replaces the weights. Nothing is served from the old weights' cache afterwards."""
     ...
 
+  def numbers(self) -> dict[str, float]:
+    """What happened since the last call, for a run's metrics; empty if there is nothing to tell."""
+    ...
+
   async def close(self) -> None:
     """Ends the engine and frees what it holds."""
     ...

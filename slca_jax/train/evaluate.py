@@ -33,8 +33,9 @@ def evaluate(config: RLConfig, tasks: Sequence[Task]) -> Evaluation:
 
 
 async def _evaluate(config: RLConfig, loaded: policy.Loaded, tasks: Sequence[Task], score: Scorer) -> Evaluation:
-  world = worlds.rollouts(config, loaded, loaded.params)
+  world = worlds.rollouts(config, loaded, loaded.params, purpose='evaluate')
   try:
+    await world.sampler.publish(loaded.params, 0)
     return await roll_greedily(tasks, world, score, seed=f'{config.seed}/heldout')
   finally:
     await world.sampler.close()

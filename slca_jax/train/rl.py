@@ -100,8 +100,8 @@ class Learner:
   async def learn(self, stop: Stop) -> Numbers:
     """Steps until the end or until `stop` is requested; saves either way."""
     bar = metrics.Bar(self.steps, done=self.step, title=self.config.method.estimator, shown=_SHOWN)
-    await self.sampler.publish(self.state.params, self.step)
     try:
+      await self.sampler.publish(self.state.params, self.step)
       while self.step < self.steps:
         batch = await _unless(stop, self._collect(self.step))
         if batch is None:
@@ -110,7 +110,7 @@ class Learner:
         self.step += 1
         await self._publish()
         score = await self._evaluate_if_due(numbers)
-        self.numbers = numbers | self._speed(batch[0])
+        self.numbers = numbers | self._speed(batch[0]) | self.sampler.numbers()
         self.writer.write(self.step, self.numbers)
         bar.advance(self.numbers)
         if self.checkpoints.due(self.step, self.steps):

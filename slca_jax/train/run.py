@@ -16,6 +16,7 @@ from slca_jax.train.checkpoint import same_run
 # Settings that may differ when a run is resumed: what is written, and how far it goes. With another number of steps a
 # schedule that decays goes on as that of the new length.
 _FREE = ('output', 'steps', 'epochs', 'dump_every', 'eval_every', 'checkpoint')
+_FREE_PARTS = ("['rollout']['sglang']",)  # servers move, and how long they are waited for changes no answer
 
 
 class Stop:
@@ -67,7 +68,7 @@ def remember(folder: pathlib.Path, settings: dict[str, Any], *, data: Sequence[s
   if path.exists():
     before = json.loads(path.read_text('utf-8'))
     drop = lambda tree: {key: value for key, value in tree.items() if key not in _FREE}
-    changed = same_run(drop(settings), drop(before))
+    changed = [line for line in same_run(drop(settings), drop(before)) if not line.startswith(_FREE_PARTS)]
     if changed:
       raise ConfigError(
         f'{folder} holds a run with other settings ({"; ".join(changed[:5])}); choose another output or remove it'

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from slca_jax.config import require
 from slca_jax.nn.config import Backend, Dtype, Remat
 from slca_jax.rewards.protocols import Scoring
-from slca_jax.rollout.settings import Decoding, Layout, Limits, LocalEngine
+from slca_jax.rollout.settings import Decoding, Layout, Limits, LocalEngine, SGLangServers
 
 Unfinished = Literal['summary', 'tool', 'drop']
 
@@ -190,15 +190,19 @@ class RolloutSettings:
   """Which engine samples, how, and where a rollout is stopped.
 
   Attributes:
-    engine: 'local' is the embedded JAX engine, which `local` sets up.
+    engine: 'local' is the embedded JAX engine, which `local` sets up; 'sglang' are the servers that `sglang` names.
   """
 
-  engine: Literal['local'] = 'local'
+  engine: Literal['local', 'sglang'] = 'local'
   limits: Limits = dataclasses.field(default_factory=Limits)
   decoding: Decoding = dataclasses.field(default_factory=Decoding)
   local: LocalEngine = dataclasses.field(default_factory=LocalEngine)
+  sglang: SGLangServers = dataclasses.field(default_factory=SGLangServers)
 
   def __post_init__(self):
+    if self.engine == 'sglang':
+      require(bool(self.sglang.servers), 'sglang.urls is empty; name the servers, as in http://host:30000')
+      return  # how long their context is, only the servers can tell
     limits, context = self.limits, self.local.context
     longest = limits.prompt_tokens + limits.response_tokens
     require(

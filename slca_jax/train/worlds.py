@@ -1,10 +1,13 @@
 """From settings to the parts of a rollout: tasks, environments, judge and scorer, engine."""
 
 import functools
+import hashlib
 import inspect
 import pathlib
 from collections.abc import Awaitable, Callable
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from slca_jax.config import nearest, require
@@ -15,6 +18,7 @@ from slca_jax.envs.executable import World, executable_opener
 from slca_jax.envs.guard import CallLimits
 from slca_jax.envs.recorded import recorded_opener
 from slca_jax.errors import ConfigError, EnvironmentFailure
+from slca_jax.nn.weights import save_hf
 from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.quickstart.world import MARKET
 from slca_jax.rewards.judge import BiasedJudge, Judge, NoisyJudge, RuleJudge
@@ -22,6 +26,7 @@ from slca_jax.rewards.protocols import Scoring, check_protocol, score
 from slca_jax.rollout.collect import Rollouts
 from slca_jax.rollout.local import LocalSampler
 from slca_jax.rollout.sampler import Sampler
+from slca_jax.rollout.sglang import SGLangSampler
 from slca_jax.train.policy import Loaded
 from slca_jax.train.settings import EnvironmentSettings, JudgeSettings, Method, RLConfig, TaskFiles
 
@@ -97,22 +102,51 @@ async def _score(trajectory: Trajectory, *, seed: int, judge: Judge, protocol: s
   return await score(trajectory, judge, protocol=protocol, options=config.scoring, seed=seed)
 
 
-def sampler(config: RLConfig, loaded: Loaded, params: nnx.State) -> Sampler:
-  """The engine the settings name, with the policy's first weights."""
-  return LocalSampler(loaded.graph, params, loaded.config, config.rollout.local)
+def sampler(config: RLConfig, loaded: Loaded, params: nnx.State, *, purpose: str = 'train') -> Sampler:
+  """The engine the settings name: the embedded one with the policy's first weights, or servers, which know no weights
+  before the first `publish`.
+  """
+  settings = config.rollout
+  if settings.engine == 'local':
+    return LocalSampler(loaded.graph, params, loaded.config, settings.local)
+  run = f'{run_name(config.output)}-{purpose}'
+  dtype = settings.sglang.dtype or loaded.config.param_dtype
+  folder = pathlib.Path(settings.sglang.folder or pathlib.Path(config.output) / 'weights')
+  return SGLangSampler(
+    settings.sglang,
+    run=run,
+    folder=folder / run,
+    save=lambda params, path: save_hf(params, loaded.config, path, dtype=dtype),
+    vocab=loaded.config.vocab,
+    context=settings.limits.prompt_tokens + settings.limits.response_tokens,
+    needed=sum(leaf.size for leaf in jax.tree.leaves(params)) * jnp.dtype(dtype).itemsize,
+  )
 
 
-def rollouts(config: RLConfig, loaded: Loaded, params: nnx.State) -> Rollouts:
+def run_name(output: str) -> str:
+  """What servers know a run by: the same whenever it is resumed, and no other run's."""
+  path = pathlib.Path(output).absolute()
+  return f'{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}'.replace(':', '_')
+
+
+def rollouts(config: RLConfig, loaded: Loaded, params: nnx.State, *, purpose: str = 'train') -> Rollouts:
   """All that a rollout of this run needs beside its task, around a new engine.
+
+  Args:
+    purpose: keeps apart what uses servers under one output at the same time.
 
   Raises:
     ConfigError: the engine is too small for the model's stop ids, or larger than its context.
   """
   settings, stops = config.rollout, len(loaded.template.stop_ids)
   require(
-    stops <= settings.local.stop_ids,
+    settings.engine != 'local' or stops <= settings.local.stop_ids,
     f'rollout.local.stop_ids is {settings.local.stop_ids}; the model has {stops}, and every request would fail',
   )
   return Rollouts(
-    sampler(config, loaded, params), loaded.template, opener(config.environment), settings.limits, settings.decoding
+    sampler(config, loaded, params, purpose=purpose),
+    loaded.template,
+    opener(config.environment),
+    settings.limits,
+    settings.decoding,
   )
