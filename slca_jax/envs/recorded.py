@@ -40,10 +40,16 @@ class Recorded:
 
   async def __call__(self, tool: Tool | None, call: ToolCall) -> Observation:
     """The observation of a call that passed the checks."""
-    for record in self._records:
-      if record.call.name == call.name and loosely_equal(record.call.arguments, call.arguments):
-        return record.seen
-    return Observation(json.dumps(invent(tool, call, seed=self._seed), ensure_ascii=False))
+    seen = look_up(self._records, call)
+    return seen or Observation(json.dumps(invent(tool, call, seed=self._seed), ensure_ascii=False))
+
+
+def look_up(records: Sequence[Record], call: ToolCall) -> Observation | None:
+  """What the first record whose call says loosely the same holds; None if there is none."""
+  for record in records:
+    if record.call.name == call.name and loosely_equal(record.call.arguments, call.arguments):
+      return record.seen
+  return None
 
 
 def records_of(task: Task) -> tuple[Record, ...]:
