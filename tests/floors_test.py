@@ -27,6 +27,8 @@ JAX_FREE_FILES = {
   'rollout/wire.py',
   'rollout/published.py',
   'train/settings.py',
+  'train/surroundings.py',
+  'train/endpoints.py',
 }
 BESIDE = {('envs', 'rewards'), ('rewards', 'envs'), ('chat', 'ops'), ('ops', 'chat')}  # no neighbours' business
 HEAVY = {'jax', 'jaxlib', 'flax', 'optax', 'chex', 'orbax'}

@@ -135,10 +135,15 @@ async def score(
 def check_protocol(protocol: str, options: Scoring, *, has_referee: bool) -> None:
   """Raises ConfigError unless the protocol exists and has the judges it needs; for the first second of a run."""
   require(protocol in PROTOCOLS, f'protocol is {protocol!r}; it is one of {", ".join(PROTOCOLS)}')
-  needs = {'toolpo': options.outcome == 'judge', 'rltr': options.completeness == 'judge', 'execution': True}
   require(
-    has_referee or not needs.get(protocol, False), f'protocol {protocol!r} asks a second judge; give it a referee'
+    has_referee or not needs_referee(protocol, options), f'protocol {protocol!r} asks a second judge; give it a referee'
   )
+
+
+def needs_referee(protocol: str, options: Scoring) -> bool:
+  """Whether a protocol asks a second judge."""
+  needs = {'toolpo': options.outcome == 'judge', 'rltr': options.completeness == 'judge', 'execution': True}
+  return needs.get(protocol, False)
 
 
 async def by_process(seen: Seen, _: Referee) -> Channels:

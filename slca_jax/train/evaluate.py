@@ -10,7 +10,7 @@ import jax
 from slca_jax.dialogue import Scores, Status, Task, Trajectory
 from slca_jax.rewards.outcome import format_violated
 from slca_jax.rollout.collect import Rollouts, Scorer, collect
-from slca_jax.train import policy, worlds
+from slca_jax.train import endpoints, policy, worlds
 from slca_jax.train.metrics import Numbers, describe, put_mean
 from slca_jax.train.settings import RLConfig
 
@@ -25,20 +25,24 @@ def evaluate(config: RLConfig, tasks: Sequence[Task]) -> Evaluation:
   Raises:
     ConfigError, WeightsError, TemplateError: before any rollout.
   """
-  worlds.check_method(config.method, config.scoring)
-  score = functools.partial(worlds.scorer(config, disturbed=False), seed=0)
+  worlds.check_method(config.method, config.scoring, has_referee=bool(config.referee.model))
+  endpoints.probe(config)
   loaded = policy.load(config.model, config.mesh)
   with jax.set_mesh(loaded.mesh):
-    return asyncio.run(_evaluate(config, loaded, tasks, score))
+    return asyncio.run(_evaluate(config, loaded, tasks))
 
 
-async def _evaluate(config: RLConfig, loaded: policy.Loaded, tasks: Sequence[Task], score: Scorer) -> Evaluation:
-  world = worlds.rollouts(config, loaded, loaded.params, purpose='evaluate')
+async def _evaluate(config: RLConfig, loaded: policy.Loaded, tasks: Sequence[Task]) -> Evaluation:
+  asked = endpoints.connect(config)
+  score = functools.partial(worlds.scorer(config, asked, disturbed=False), seed=0)
+  world = worlds.rollouts(config, loaded, loaded.params, asked, purpose='evaluate')
   try:
     await world.sampler.publish(loaded.params, 0)
-    return await roll_greedily(tasks, world, score, seed=f'{config.seed}/heldout')
+    numbers, trajectories, scores = await roll_greedily(tasks, world, score, seed=f'{config.seed}/heldout')
+    return numbers | asked.numbers(), trajectories, scores
   finally:
     await world.sampler.close()
+    await asked.close()
 
 
 async def roll_greedily(tasks: Sequence[Task], world: Rollouts, score: Scorer, *, seed: str) -> Evaluation:

@@ -24,7 +24,7 @@ from slca_jax.nn import weights
 from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.rollout.batching import to_batch
 from slca_jax.rollout.collect import collect, seed_of
-from slca_jax.train import metrics, optimizer, policy, worlds
+from slca_jax.train import endpoints, metrics, optimizer, policy, worlds
 from slca_jax.train.checkpoint import Checkpoints, record_of
 from slca_jax.train.evaluate import Evaluation, roll_greedily
 from slca_jax.train.metrics import Numbers, describe
@@ -49,9 +49,10 @@ def train(config: RLConfig, *, stop: Stop | None = None) -> Numbers:
     ConfigError, DataError, WeightsError, TemplateError: before any rollout.
   """
   folder = pathlib.Path(config.output)
-  worlds.check_method(config.method, config.scoring)
+  worlds.check_method(config.method, config.scoring, has_referee=bool(config.referee.model))
   policy.check(config.model)
   tasks, heldout = worlds.read(config.data)
+  endpoints.probe(config)
   with claimed(folder), (stop or Stop()).listening() as stop:
     remember(folder, as_dict(config), data=(config.data.train,))
     loaded = policy.load(config.model, config.mesh)
@@ -93,8 +94,10 @@ class Learner:
     self.step, self.numbers = self._restore()
     self.writer = metrics.Writer(folder, resume_at=self.step + 1)
     self.watch = metrics.Stopwatch()
-    self.score, self.score_fairly = worlds.scorer(config), worlds.scorer(config, disturbed=False)
-    self.world = worlds.rollouts(config, loaded, self.state.params)
+    self.endpoints = endpoints.connect(config)
+    self.score = worlds.scorer(config, self.endpoints)
+    self.score_fairly = worlds.scorer(config, self.endpoints, disturbed=False)
+    self.world = worlds.rollouts(config, loaded, self.state.params, self.endpoints)
     self.sampler = self.world.sampler
 
   async def learn(self, stop: Stop) -> Numbers:
@@ -110,7 +113,7 @@ class Learner:
         self.step += 1
         await self._publish()
         score = await self._evaluate_if_due(numbers)
-        self.numbers = numbers | self._speed(batch[0]) | self.sampler.numbers()
+        self.numbers = numbers | self._speed(batch[0]) | self.sampler.numbers() | self.endpoints.numbers()
         self.writer.write(self.step, self.numbers)
         bar.advance(self.numbers)
         if self.checkpoints.due(self.step, self.steps):
@@ -119,6 +122,7 @@ class Learner:
     finally:
       bar.close()
       await self.sampler.close()
+      await self.endpoints.close()
     return self.numbers
 
   async def evaluate(self, tasks: Sequence[Task]) -> Evaluation:

@@ -16,7 +16,19 @@ from slca_jax.train.checkpoint import same_run
 # Settings that may differ when a run is resumed: what is written, and how far it goes. With another number of steps a
 # schedule that decays goes on as that of the new length.
 _FREE = ('output', 'steps', 'epochs', 'dump_every', 'eval_every', 'checkpoint')
-_FREE_PARTS = ("['rollout']['sglang']",)  # servers move, and how long they are waited for changes no answer
+# Servers and endpoints move, and how long they are waited for changes no answer.
+_FREE_PARTS = (
+  "['rollout']['sglang']",
+  "['cache']",
+  *(
+    f"{part}['{name}']"
+    for part in ("['environment']['simulator']", "['judge']['endpoint']", "['referee']")
+    for name in (
+      *('base_url', 'api_key_env', 'concurrency', 'request_seconds', 'deadline', 'retries', 'rereads'),
+      *('first_pause', 'longest_pause', 'input_price', 'output_price'),
+    )
+  ),
+)
 
 
 class Stop:

@@ -4,9 +4,18 @@ import dataclasses
 from typing import Any, Literal
 
 from slca_jax.config import require
+from slca_jax.llm.settings import Endpoint
 from slca_jax.nn.config import Backend, Dtype, Remat
 from slca_jax.rewards.protocols import Scoring
 from slca_jax.rollout.settings import Decoding, Layout, Limits, LocalEngine, SGLangServers
+from slca_jax.train.surroundings import (
+  JUDGE,
+  CacheSettings,
+  EnvironmentSettings,
+  JudgeSettings,
+  check_referee,
+  check_surroundings,
+)
 
 Unfinished = Literal['summary', 'tool', 'drop']
 
@@ -136,44 +145,6 @@ class TaskFiles:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class EnvironmentSettings:
-  """How tools answer. A task with a blueprint opens that executable world, any other its recorded observations.
-
-  Attributes:
-    checks: refuse calls that do not fit the tools' schemas before records answer them (SGLS, stage 1); an executable
-      world always does.
-    call_seconds: deadline of one call.
-    max_characters: longest answer of a tool; the middle of a longer one is cut out.
-  """
-
-  checks: bool = True
-  call_seconds: float = 60.0
-  max_characters: int = 100_000
-
-  def __post_init__(self):
-    for name in ('call_seconds', 'max_characters'):
-      require(getattr(self, name) > 0, f'{name} is {getattr(self, name)}; it must be positive')
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class JudgeSettings:
-  """The rule judge, which needs no endpoint, and how to disturb it for experiments.
-
-  Attributes:
-    noise: standard deviation of zero-mean noise on its score, before the score becomes one of five words.
-    bias: taken off for every tool turn short of `bias_turns`: a judge that likes visible work.
-  """
-
-  noise: float = 0.0
-  bias: float = 0.0
-  bias_turns: int = 3
-
-  def __post_init__(self):
-    require(self.noise >= 0, f'noise is {self.noise}; it is a standard deviation and at least 0')
-    _require_counts(self, 'bias_turns')
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Method:
   """An advantage estimator by its name in `ops/estimators.py`, its options, and the rewards it is fed with.
 
@@ -224,6 +195,8 @@ class RLConfig:
     group_size: rollouts per task, G.
     eval_every: steps between greedy evaluations on the held-out tasks, if there are any; 0 never evaluates.
     dump_every: steps between dumps of all rollouts as JSONL; 0 never dumps.
+    referee: the second judge's endpoint, where a protocol asks one: solved or unsolved, or a plan's completeness.
+    cache: answers of endpoints on disk.
   """
 
   output: str = 'runs/rl'
@@ -243,6 +216,8 @@ class RLConfig:
   rollout: RolloutSettings = dataclasses.field(default_factory=RolloutSettings)
   scoring: Scoring = dataclasses.field(default_factory=Scoring)
   judge: JudgeSettings = dataclasses.field(default_factory=JudgeSettings)
+  referee: Endpoint = JUDGE
+  cache: CacheSettings = dataclasses.field(default_factory=CacheSettings)
   objective: Objective = dataclasses.field(default_factory=Objective)
   optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
   batching: Layout = dataclasses.field(default_factory=lambda: Layout(lengths=(8192, 16384, 24576)))
@@ -269,6 +244,9 @@ class RLConfig:
       f'batching.lengths ends at {row}; rollout.limits.prompt_tokens {limits.prompt_tokens} + response_tokens '
       f'{limits.response_tokens} need rows of {longest} tokens',
     )
+    check_surroundings(self.environment, self.judge, replay=self.cache.replay, step_seconds=limits.step_seconds)
+    protocol = self.method.protocol or self.method.estimator
+    check_referee(self.referee, protocol, self.scoring, replay=self.cache.replay)
 
   @property
   def updates_per_step(self) -> int:

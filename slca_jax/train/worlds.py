@@ -1,5 +1,6 @@
 """From settings to the parts of a rollout: tasks, environments, judge and scorer, engine."""
 
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -17,18 +18,22 @@ from slca_jax.envs.environment import Environment, Opener
 from slca_jax.envs.executable import World, executable_opener
 from slca_jax.envs.guard import CallLimits
 from slca_jax.envs.recorded import recorded_opener
+from slca_jax.envs.sgls import simulated_opener
 from slca_jax.errors import ConfigError, EnvironmentFailure
 from slca_jax.nn.weights import save_hf
 from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.quickstart.world import MARKET
 from slca_jax.rewards.judge import BiasedJudge, Judge, NoisyJudge, RuleJudge
+from slca_jax.rewards.llm_judge import CompletenessJudge, LLMJudge, SolvedJudge
 from slca_jax.rewards.protocols import Scoring, check_protocol, score
 from slca_jax.rollout.collect import Rollouts
 from slca_jax.rollout.local import LocalSampler
 from slca_jax.rollout.sampler import Sampler
 from slca_jax.rollout.sglang import SGLangSampler
+from slca_jax.train.endpoints import NO_ENDPOINTS, Endpoints
 from slca_jax.train.policy import Loaded
 from slca_jax.train.settings import EnvironmentSettings, JudgeSettings, Method, RLConfig, TaskFiles
+from slca_jax.train.surroundings import MARGIN
 
 WORLDS: dict[str, World] = {'market': MARKET}  # by a task's blueprint
 
@@ -54,8 +59,8 @@ def read(data: TaskFiles) -> tuple[list[Task], list[Task]]:
   return tasks, heldout[: data.heldout_limit or None]
 
 
-def check_method(method: Method, scoring: Scoring) -> None:
-  """Raises ConfigError for an unknown estimator or option; names the nearest known one."""
+def check_method(method: Method, scoring: Scoring, *, has_referee: bool = False) -> None:
+  """Raises ConfigError for an unknown estimator or option, naming the nearest known one, or a judge that is missing."""
   if method.estimator not in ESTIMATORS:
     raise ConfigError(f'method.estimator is {method.estimator!r}; {nearest(method.estimator, list(ESTIMATORS))}')
   parameters = inspect.signature(ESTIMATORS[method.estimator]).parameters.values()
@@ -64,18 +69,28 @@ def check_method(method: Method, scoring: Scoring) -> None:
     require(option in known, f'method.options: {method.estimator} has no {option!r}; {nearest(option, known)}')
     number = isinstance(value, int | float) and not isinstance(value, bool)
     require(number, f'method.options.{option} is {value!r} ({type(value).__name__}); it takes a number')
-  check_protocol(method.protocol or method.estimator, scoring, has_referee=False)
+  check_protocol(method.protocol or method.estimator, scoring, has_referee=has_referee)
 
 
-def opener(settings: EnvironmentSettings) -> Opener:
-  """Opens a task's executable world if it names one, its recorded observations behind the checks otherwise."""
+def opener(settings: EnvironmentSettings, endpoints: Endpoints = NO_ENDPOINTS) -> Opener:
+  """Opens a task's executable world if it names one, its records or its simulator behind the checks otherwise."""
   limits = CallLimits(deadline=settings.call_seconds, max_characters=settings.max_characters)
   worlds = {name: executable_opener(world, limits=limits) for name, world in WORLDS.items()}
-  recorded = recorded_opener(checks=settings.checks, limits=limits)
+  backend = recorded_opener(checks=settings.checks, limits=limits)
+  if settings.backend == 'simulated' and endpoints.simulator is not None:
+    backend = simulated_opener(
+      endpoints.simulator,
+      checks=settings.checks,
+      definition=settings.definition,
+      history=settings.history,
+      recorded_first=settings.recorded_first,
+      fresh=settings.fresh,
+      limits=dataclasses.replace(limits, deadline=settings.simulator.deadline + MARGIN),
+    )
 
   def open_task(task: Task, seed: int) -> Environment:
     if task.blueprint is None:
-      return recorded(task, seed)
+      return backend(task, seed)
     if task.blueprint not in worlds:
       raise EnvironmentFailure(f'task {task.id} lives in {task.blueprint!r}; known worlds: {", ".join(worlds)}')
     return worlds[task.blueprint](task, seed)
@@ -83,23 +98,38 @@ def opener(settings: EnvironmentSettings) -> Opener:
   return open_task
 
 
-def judge(settings: JudgeSettings) -> Judge:
-  """The rule judge, biased and made noisy as the settings say."""
+def judge(settings: JudgeSettings, endpoints: Endpoints = NO_ENDPOINTS) -> Judge:
+  """The rule judge or the model behind the endpoint, biased and made noisy as the settings say."""
   rated: Judge = RuleJudge()
+  if settings.kind == 'llm' and endpoints.judge is not None:
+    rated = LLMJudge(endpoints.judge, settings.most_characters)
   if settings.bias:
     rated = BiasedJudge(rated, settings.bias, settings.bias_turns)
   return NoisyJudge(rated, settings.noise) if settings.noise else rated
 
 
-def scorer(config: RLConfig, *, disturbed: bool = True) -> SeededScorer:
+def referee(config: RLConfig, endpoints: Endpoints) -> Judge | None:
+  """The second judge, if the protocol asks one: of a plan's completeness, or whether the task was solved."""
+  if endpoints.referee is None:
+    return None
+  kind = CompletenessJudge if protocol_of(config) == 'rltr' else SolvedJudge
+  return kind(endpoints.referee, config.judge.most_characters)
+
+
+def protocol_of(config: RLConfig) -> str:
+  """The name of what fills the reward channels."""
+  return config.method.protocol or config.method.estimator
+
+
+def scorer(config: RLConfig, endpoints: Endpoints = NO_ENDPOINTS, *, disturbed: bool = True) -> SeededScorer:
   """Scores a trajectory under the run's protocol; undisturbed, the judge has neither noise nor bias, for evaluation."""
-  protocol = config.method.protocol or config.method.estimator
-  rated = judge(config.judge if disturbed else JudgeSettings())
-  return functools.partial(_score, judge=rated, protocol=protocol, config=config)
+  settings = config.judge if disturbed else dataclasses.replace(config.judge, noise=0.0, bias=0.0)
+  return functools.partial(_score, judge=judge(settings, endpoints), referee=referee(config, endpoints), config=config)
 
 
-async def _score(trajectory: Trajectory, *, seed: int, judge: Judge, protocol: str, config: RLConfig) -> Scores:
-  return await score(trajectory, judge, protocol=protocol, options=config.scoring, seed=seed)
+async def _score(trajectory: Trajectory, *, seed: int, judge: Judge, referee: Judge | None, config: RLConfig) -> Scores:
+  protocol = protocol_of(config)
+  return await score(trajectory, judge, protocol=protocol, options=config.scoring, referee=referee, seed=seed)
 
 
 def sampler(config: RLConfig, loaded: Loaded, params: nnx.State, *, purpose: str = 'train') -> Sampler:
@@ -129,7 +159,14 @@ def run_name(output: str) -> str:
   return f'{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}'.replace(':', '_')
 
 
-def rollouts(config: RLConfig, loaded: Loaded, params: nnx.State, *, purpose: str = 'train') -> Rollouts:
+def rollouts(
+  config: RLConfig,
+  loaded: Loaded,
+  params: nnx.State,
+  endpoints: Endpoints = NO_ENDPOINTS,
+  *,
+  purpose: str = 'train',
+) -> Rollouts:
   """All that a rollout of this run needs beside its task, around a new engine.
 
   Args:
@@ -146,7 +183,7 @@ def rollouts(config: RLConfig, loaded: Loaded, params: nnx.State, *, purpose: st
   return Rollouts(
     sampler(config, loaded, params, purpose=purpose),
     loaded.template,
-    opener(config.environment),
+    opener(config.environment, endpoints),
     settings.limits,
     settings.decoding,
   )
