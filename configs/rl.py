@@ -7,6 +7,17 @@ The part after the colon is a method of METHODS below; its options are settings 
 --config.method.options.tool_weight=2.0. Needs a TPU host or GPUs; published gains of slca over grpo on Qwen2.5-7B:
 +2.5 points in-domain, +1.4 on BFCL, +9.2 on τ²-bench. Not measured here at that size; `launch/quickstart.sh` measures
 both methods at the size of a laptop.
+
+Tools answer from the tasks' records and a rule rates answers, unless an OpenAI-compatible endpoint does. As published:
+
+  --config.environment.backend=simulated --config.environment.simulator.base_url=http://HOST:PORT/v1 \
+  --config.environment.simulator.model=MOCKER --config.judge.kind=llm --config.judge.endpoint.base_url=http://… \
+  --config.judge.endpoint.model=JUDGE --config.scoring.judge_failure=0.0
+
+Another mocker family is another simulator.base_url or simulator.model; `configs/rl.py:no_sgls` is slca without the
+schema's guidance of the simulator. toolpo asks a judge for its outcome with --config.scoring.outcome=judge, rltr for
+its plans with --config.scoring.completeness=judge; both ask the model at --config.referee. A key is read from the
+environment variable that api_key_env names. --config.cache.replay=True repeats a run without its endpoints.
 """
 
 from typing import Any
@@ -34,9 +45,11 @@ METHODS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 def get_config(method: str = 'slca'):
-  """The settings of a method; everything but the method is the same for all."""
+  """The settings of a method; everything but the method is the same for all. `no_sgls` is slca in an unguided world."""
+  if method == 'no_sgls':
+    return _without_sgls()
   if method not in METHODS:
-    raise ValueError(f'{method!r} is no method; configs/rl.py:METHOD takes one of {", ".join(METHODS)}')
+    raise ValueError(f'{method!r} is no method; configs/rl.py:METHOD takes one of {", ".join(METHODS)}, no_sgls')
   config = defaults(RLConfig)
   config.output = f'runs/{method}'
   config.method.estimator, options, config.method.protocol = METHODS[method]
@@ -46,6 +59,7 @@ def get_config(method: str = 'slca'):
   config.group_size = 16
   config.epochs = 1
   config.eval_every = 10
+  config.referee.sampling.temperature = 0.6 if method == 'rltr' else 0.0  # rltr averages samples
   config.optimizer.learning_rate = 1e-6
   config.objective.kl = 0.001
   config.rollout.limits.turns = 10
@@ -56,4 +70,14 @@ def get_config(method: str = 'slca'):
   config.rollout.local.slots = 16
   config.batching.lengths = (8192, 16384, 24576)
   config.batching.micro_rows = 8
+  return config
+
+
+def _without_sgls():
+  """slca with simulated tools, but neither checks before them nor the tools' definitions in the simulator's prompt."""
+  config = get_config('slca')
+  config.output = 'runs/no_sgls'
+  config.environment.backend = 'simulated'
+  config.environment.checks = False
+  config.environment.definition = False
   return config

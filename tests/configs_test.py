@@ -34,6 +34,20 @@ def test_rl_configs_build_with_a_known_estimator_and_protocol(method):
   assert built.method.protocol in PROTOCOLS and built.group_size == 16 and built.optimizer.learning_rate == 1e-6
 
 
+def test_ablation_without_sgls_is_slca_in_an_unguided_simulated_world():
+  config, plain = load('rl').get_config('no_sgls'), load('rl').get_config('slca')
+  with pytest.raises(ConfigError, match=r'environment\.simulator\.model is empty'):
+    build(RLConfig, config)
+  for one in (config, plain):
+    one.environment.backend = 'simulated'
+    one.environment.simulator.model, one.environment.simulator.base_url = 'mocker', 'http://localhost:1/v1'
+  differ = {
+    'output': 'runs/no_sgls',
+    'environment': {**as_dict(build(RLConfig, plain))['environment'], 'checks': False, 'definition': False},
+  }
+  assert as_dict(build(RLConfig, config)) == as_dict(build(RLConfig, plain)) | differ
+
+
 @pytest.mark.parametrize(
   ('name', 'argument', 'cls'),
   [

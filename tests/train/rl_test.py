@@ -1,5 +1,6 @@
 """The whole loop on a tiny policy: killed anywhere it goes on bit for bit, and nothing that breaks ends the run."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -11,11 +12,13 @@ import time
 import jax
 import numpy as np
 import pytest
+from endpoint import BROKEN, ScriptedEndpoint
 
 from slca_jax.config import as_dict
 from slca_jax.data.tasks import write_tasks
 from slca_jax.envs.executable import World
 from slca_jax.errors import ConfigError
+from slca_jax.llm.settings import Endpoint
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.quickstart.start import write_start
 from slca_jax.quickstart.world import MARKET, make_task
@@ -189,6 +192,23 @@ def test_tools_that_break_and_environments_that_die_do_not_end_the_run(folder, m
   numbers = rl.train(config(folder, folder / 'broken', data=data, steps=2))
   assert numbers['status/failed'] == 4  # the task whose world does not exist, in all its rollouts
   assert np.isfinite(numbers['loss']) and numbers['skipped_updates'] == 0
+
+
+def test_run_asks_its_judge_over_http_and_goes_on_when_it_breaks(folder):
+  metrics = folder / 'judged' / 'metrics.jsonl'
+  rated = '<response_quality><rating>good</rating></response_quality>'
+  after_a_step = lambda _: BROKEN if metrics.exists() and metrics.read_text() else rated
+  with ScriptedEndpoint(after_a_step) as server:
+    judge = Endpoint(base_url=server.url, model='judge', retries=0)
+    settings = config(
+      folder, folder / 'judged', judge=s.JudgeSettings(kind='llm', endpoint=judge), steps=2, eval_every=0
+    )
+    rl.train(dataclasses.replace(settings, cache=s.CacheSettings(keep=False)))
+  first, second = lines(folder / 'judged')
+  assert first['llm/judge/asked'] == second['llm/judge/asked'] == 16  # every rollout, guarded ones too
+  assert first['llm/judge/failures'] == first['score/judge_failed'] == 0 < first['llm/judge/completion_tokens']
+  assert second['llm/judge/failures/status_500'] == 16 and second['score/judge_failed'] == 1
+  assert np.isfinite(second['loss']) and second['status/failed'] == 0
 
 
 def test_engine_without_room_for_the_stop_ids_is_refused(folder):
