@@ -30,18 +30,19 @@ def defaults(cls: type) -> Any:
 
 
 def build(cls: type[Built], config: Mapping[str, Any], *, path: str = 'config') -> Built:
-  """An instance of the dataclass `cls` with the values of `config`.
+  """An instance of the dataclass `cls` with the values of `config`; what a group leaves out is as in its default.
 
   Raises:
     ConfigError: for an unknown key (names the nearest known one), a value of the wrong type, or a combination that the
       dataclass itself refuses. The message starts with the key's full path.
   """
   hints = typing.get_type_hints(cls)
-  fields = {field.name for field in dataclasses.fields(typing.cast(Any, cls))}
+  fields = {field.name: field for field in dataclasses.fields(typing.cast(Any, cls))}
+  usual = lambda key: _default(cls, fields[key]) if _has_default(fields[key]) else None
   for key in config:
     if key not in fields:
       raise ConfigError(f'{path}.{key} is not a setting; {nearest(key, sorted(fields))}')
-  values = {key: _convert(hints[key], value, f'{path}.{key}') for key, value in config.items()}
+  values = {key: _convert(hints[key], _completed(usual(key), value), f'{path}.{key}') for key, value in config.items()}
   try:
     return cls(**values)
   except ConfigError as error:
@@ -67,12 +68,26 @@ def require(holds: bool, message: str) -> None:
     raise ConfigError(message)
 
 
+def _has_default(field: dataclasses.Field) -> bool:
+  return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+
+
 def _default(cls: type, field: dataclasses.Field) -> Any:
   if field.default is not dataclasses.MISSING:
     return field.default
   if field.default_factory is not dataclasses.MISSING:
     return field.default_factory()
   raise TypeError(f'{cls.__name__}.{field.name} has no default')
+
+
+def _completed(default: Any, value: Any) -> Any:
+  """A group of settings with what it leaves out as in the default, at every depth; any other value as it is."""
+  if isinstance(default, type) or not dataclasses.is_dataclass(default):
+    return value
+  if not isinstance(value, Mapping | ml_collections.ConfigDict):
+    return value
+  whole = {field.name: getattr(default, field.name) for field in dataclasses.fields(default)}
+  return whole | {key: _completed(whole.get(key), part) for key, part in value.items()}
 
 
 def _plain(value: Any) -> Any:

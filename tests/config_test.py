@@ -29,6 +29,24 @@ class Outer:
   inner: Inner = dataclasses.field(default_factory=Inner)
 
 
+@dataclasses.dataclass(frozen=True)
+class Middle:
+  depth: int = 1
+  inner: Inner = dataclasses.field(default_factory=Inner)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outermost:
+  middle: Middle = Middle(2, Inner(0.9, 'b'))
+
+
+def test_what_a_group_leaves_out_is_as_in_the_default_of_its_place():
+  assert build(Outermost, {'middle': {}}) == Outermost()
+  assert build(Outermost, {'middle': {'inner': {'kind': 'a'}}}) == Outermost(Middle(2, Inner(0.9, 'a')))
+  with pytest.raises(ConfigError, match=r'config\.middle\.inner\.rat is not a setting'):
+    build(Outermost, {'middle': {'inner': {'rat': 1.0}}})
+
+
 def test_defaults_build_back_to_the_same():
   assert build(Outer, defaults(Outer)) == Outer()
   assert as_dict(Outer())['inner'] == {'rate': 0.5, 'kind': 'a'}
