@@ -29,7 +29,8 @@ serve_cpu() {
   local model=$1 port=$2
   shift 2
   export SGLANG_USE_CPU_ENGINE=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 CUDA_VISIBLE_DEVICES=
-  export PYTHONPATH=$here/sglang_cpu
+  # More threads than idle cores make it ten times slower: they wait for each other by spinning.
+  export PYTHONPATH=$here/sglang_cpu OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
   exec "${VENV:-.venv-sglang}/bin/python" "$here/sglang_cpu/serve.py" --model-path "$model" --host 127.0.0.1 \
     --port "$port" --device cpu --attention-backend torch_native --dtype float32 --context-length 1024 \
     --max-total-tokens 8192 --max-running-requests 8 --mem-fraction-static 0.3 --skip-server-warmup "$@"

@@ -47,10 +47,11 @@ def is_free(text: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Weights:
-  """A published version, and the folder it can be loaded from, if it is on disk."""
+  """A published version: its folder, if it is on disk, and a name that no other publishing has."""
 
   tag: Tag
   folder: pathlib.Path | None
+  name: str
 
 
 class Fleet:

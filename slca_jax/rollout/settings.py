@@ -116,7 +116,7 @@ class SGLangServers:
     dtype: the weights are sent as; None for the trainer's own.
     transport: 'disk', or 'distributed' by torch.distributed, which needs torch in the trainer's environment.
     pause: what becomes of running requests when weights change. 'retract' computes their prefix anew and goes on,
-      'abort' ends them as they are, 'in_place' goes on with the old cache, which later requests may meet as well.
+      'abort' ends them as they are, 'in_place' goes on with the keys and values of the old weights.
     take_over: use servers that another run left behind without releasing them.
     logprob_start: 0 where the server counts log-probs wrongly otherwise (sglang-jax); it costs the shared prefix.
   """

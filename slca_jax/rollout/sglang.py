@@ -15,7 +15,7 @@ import pathlib
 import random
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from slca_jax.config import require
@@ -129,13 +129,18 @@ class SGLangSampler:
     fleet, began = self._here(), time.perf_counter()
     folder, size = await asyncio.to_thread(self._published.write, params, version)
     written = time.perf_counter()
-    await fleet.renew(Weights(Tag(self._run, version), folder))
+    name = f'{self._nonce}/{next(self._counter)}'
+    await fleet.renew(Weights(Tag(self._run, version), folder, name))
     self._published.prune(version)
     self._sync = {
       'sync/bytes': float(size),
       'sync/write_seconds': written - began,
       'sync/load_seconds': time.perf_counter() - written,
     }
+
+  async def share(self, work: Callable[[], Any]) -> Any:
+    """The result of `work`, run at once in a thread: the servers have devices of their own."""
+    return await asyncio.to_thread(work)
 
   def numbers(self) -> dict[str, float]:
     """Requests, retries, moved sessions and aborts since the last call, servers left out now, and the last sync."""
@@ -213,6 +218,10 @@ class SGLangSampler:
       if not server.live:
         raise Trouble('absent', f'{server.url} was left out before it was asked')
       newest = fleet.weights.tag.version if fleet.weights else 0
+      if self._settings.pause == 'in_place' and fleet.weights:
+        body = body | {
+          'extra_key': fleet.weights.name
+        }  # nothing was flushed: share prefixes of this version only
       self._running[session] = server, rid
       try:
         answer = await server.fly('/generate', body | {'rid': rid}, **{'X-SMG-Routing-Key': key})
