@@ -43,6 +43,10 @@ class ScriptedSampler:
   async def publish(self, params: Any, version: int) -> None:
     """Takes the weights, which a script does not have."""
 
+  async def share(self, work: Callable[[], Any]) -> Any:
+    """Runs the work in a thread."""
+    return await asyncio.to_thread(work)
+
   def numbers(self) -> dict[str, float]:
     """Nothing to tell."""
     return {}

@@ -19,6 +19,7 @@ from slca_jax.rollout.sampler import Sample, Sampler
 from slca_jax.rollout.settings import Decoding, Limits
 
 Scorer = Callable[[Trajectory], Awaitable[Scores]]
+Group = list[tuple[Trajectory, Scores]]
 
 UNKNOWN_ID = 'unknown_id'  # the fault of a sampled id without a text
 
@@ -51,16 +52,35 @@ async def collect(
   Our own bugs raise; a broken engine or environment leaves a trajectory that says so, a broken judge an absent score.
   """
   gate = asyncio.Semaphore(world.sampler.concurrency)
+  async with asyncio.TaskGroup() as crew:
+    jobs = [
+      crew.create_task(roll_group(task, group, world, score, gate, group_size=group_size, seed=seed))
+      for group, task in enumerate(tasks)
+    ]
+  rolled = [pair for job in jobs for pair in job.result()]
+  return [trajectory for trajectory, _ in rolled], [scores for _, scores in rolled]
 
-  async def one(group: int, index: int) -> tuple[Trajectory, Scores]:
+
+async def roll_group(
+  task: Task,
+  group: int,
+  world: Rollouts,
+  score: Scorer,
+  gate: asyncio.Semaphore,
+  *,
+  group_size: int,
+  seed: str,
+) -> Group:
+  """The rollouts of one task with their scores, in order; each samples once `gate` lets it, and is scored outside."""
+
+  async def one(index: int) -> tuple[Trajectory, Scores]:
     async with gate:
-      trajectory = await run(tasks[group], group, index, world, seed=seed)
+      trajectory = await run(task, group, index, world, seed=seed)
     return trajectory, await score(trajectory)
 
   async with asyncio.TaskGroup() as crew:
-    jobs = [crew.create_task(one(g, i)) for g in range(len(tasks)) for i in range(group_size)]
-  results = [job.result() for job in jobs]
-  return [trajectory for trajectory, _ in results], [scores for _, scores in results]
+    jobs = [crew.create_task(one(index)) for index in range(group_size)]
+  return [job.result() for job in jobs]
 
 
 async def run(task: Task, group: int, index: int, world: Rollouts, *, seed: str) -> Trajectory:

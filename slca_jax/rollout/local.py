@@ -12,7 +12,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -137,6 +137,14 @@ class LocalSampler:
     adopted = asyncio.get_running_loop().run_in_executor(self._worker, self._programs.adopt, params)
     self._leaves = await adopted
     self._version, self._stale = version, True
+
+  async def share(self, work: Callable[[], Any]) -> Any:
+    """The result of `work`, run by the worker between two device calls of the engine.
+
+    Two threads that launch programs with collectives on the same devices can deadlock.
+    """
+    self._require_open()
+    return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
   def numbers(self) -> dict[str, float]:
     """Nothing: whatever can be told of it is in the stopwatch."""

@@ -1,7 +1,7 @@
 """What the rollout loop needs of an engine: ids in, ids and log-probs out, new weights on request."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 Finish = Literal['stop', 'length', 'abort']
@@ -53,6 +53,13 @@ class Sampler(Protocol):
 
   async def publish(self, params: Any, version: int) -> None:
     """Replaces the weights. Nothing is served from the old weights' cache afterwards."""
+    ...
+
+  async def share(self, work: Callable[[], Any]) -> Any:
+    """The result of blocking device work of the trainer, done in a thread while the event loop goes on.
+
+    An engine on devices of its own lets it run at once, one on the trainer's devices between two of its own calls.
+    """
     ...
 
   def numbers(self) -> dict[str, float]:

@@ -88,9 +88,13 @@ def _plain(state: Any) -> dict[str, Any]:
   return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
 
 
-def record_of(step: int, numbers: dict[str, float], config: Any) -> dict[str, Any]:
-  """What a checkpoint holds beside the state: order, seeds and random keys follow from the step and the settings."""
-  return {'step': step, 'numbers': numbers, 'config': as_dict(config)}
+def record_of(step: int, numbers: dict[str, float], config: Any, position: Any = None) -> dict[str, Any]:
+  """What a checkpoint holds beside the state: order, seeds and random keys follow from the step and the settings.
+
+  Args:
+    position: which groups were learned from, where that does not follow from the step.
+  """
+  return {'step': step, 'numbers': numbers, 'config': as_dict(config), 'position': position}
 
 
 def same_run(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:

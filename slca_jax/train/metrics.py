@@ -49,6 +49,26 @@ def describe(trajectories: Sequence[Trajectory], scores: Sequence[Scores]) -> Nu
   return out | {f'fault/{name}': float(count) for name, count in sorted(faults.items())}
 
 
+def staleness(trajectories: Sequence[Trajectory], version: int, dropped: int) -> Numbers:
+  """How old the tokens are that a trainer with this version learns from, in versions of the weights.
+
+  `stale/mixed` is the share of rollouts that several versions sampled; `stale/dropped_groups` were too old to be used.
+  """
+  ages, tokens, mixed = [], [], 0
+  for trajectory in trajectories:
+    spans = [span for turn in trajectory.turns for span in turn.versions]
+    mixed += len({sampled_by for sampled_by, _ in spans}) > 1
+    ages += [version - sampled_by for sampled_by, _ in spans]
+    tokens += [count for _, count in spans]
+  mean = sum(age * count for age, count in zip(ages, tokens, strict=True)) / max(1, sum(tokens))
+  return {
+    'stale/mean': mean,
+    'stale/max': float(max(ages, default=0)),
+    'stale/mixed': mixed / max(1, len(trajectories)),
+    'stale/dropped_groups': float(dropped),
+  }
+
+
 def _reported(scores: Scores, channel: str) -> float | None:
   """A score as a report shows it: the penalty of a guarded rollout counts as 0."""
   return scores.why.get('reported', {}).get(channel)

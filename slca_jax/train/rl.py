@@ -23,7 +23,7 @@ from slca_jax.dialogue import Scores, Task, Trajectory
 from slca_jax.nn import weights
 from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.rollout.batching import to_batch
-from slca_jax.rollout.collect import collect, seed_of
+from slca_jax.rollout.stream import Position, Stream, Taken
 from slca_jax.train import endpoints, metrics, optimizer, policy, worlds
 from slca_jax.train.checkpoint import Checkpoints, record_of
 from slca_jax.train.evaluate import Evaluation, roll_greedily
@@ -78,7 +78,6 @@ class Learner:
   ):
     self.config, self.folder, self.loaded, self.heldout = config, folder, loaded, heldout
     self.steps = config.steps or -(-config.epochs * len(tasks) // config.prompts)
-    self.order = Order(tasks, config.prompts, seed=config.seed)
     network = Policy(
       loaded.graph, loaded.config.vocab, config.rollout.decoding.temperature, config.objective.logprob_chunk
     )
@@ -91,7 +90,7 @@ class Learner:
     self.prepare = make_prepare(network, config.objective, estimator, micro_rows=micro_rows)
     self.update = make_update(network, config.objective, rule, micro_rows=micro_rows, shardings=shardings)
     self.checkpoints = Checkpoints(folder / 'checkpoints', config.checkpoint)
-    self.step, self.numbers = self._restore()
+    self.step, self.numbers, self.position = self._restore()
     self.writer = metrics.Writer(folder, resume_at=self.step + 1)
     self.watch = metrics.Stopwatch()
     self.endpoints = endpoints.connect(config)
@@ -99,6 +98,16 @@ class Learner:
     self.score_fairly = worlds.scorer(config, self.endpoints, disturbed=False)
     self.world = worlds.rollouts(config, loaded, self.state.params, self.endpoints)
     self.sampler = self.world.sampler
+    self.stream = Stream(
+      Order(tasks, config.prompts, seed=config.seed),
+      self.world,
+      self.score,
+      prompts=config.prompts,
+      group_size=config.group_size,
+      seed=config.seed,
+      max_staleness=config.rollout.max_staleness,
+      position=self.position,
+    )
 
   async def learn(self, stop: Stop) -> Numbers:
     """Steps until the end or until `stop` is requested; saves either way."""
@@ -106,14 +115,15 @@ class Learner:
     try:
       await self.sampler.publish(self.state.params, self.step)
       while self.step < self.steps:
-        batch = await _unless(stop, self._collect(self.step))
-        if batch is None:
+        taken = await _unless(stop, self._take())
+        if taken is None:
           break
-        numbers = self._learn_from(*batch)
+        numbers = await self.sampler.share(lambda taken=taken: self._learn_from(taken))
+        self.position = self.stream.position
         self.step += 1
         await self._publish()
         score = await self._evaluate_if_due(numbers)
-        self.numbers = numbers | self._speed(batch[0]) | self.sampler.numbers() | self.endpoints.numbers()
+        self.numbers = numbers | self._speed(taken) | self.sampler.numbers() | self.endpoints.numbers()
         self.writer.write(self.step, self.numbers)
         bar.advance(self.numbers)
         if self.checkpoints.due(self.step, self.steps):
@@ -121,6 +131,7 @@ class Learner:
       self._finish()
     finally:
       bar.close()
+      await self.stream.close()
       await self.sampler.close()
       await self.endpoints.close()
     return self.numbers
@@ -135,17 +146,23 @@ class Learner:
     self.checkpoints.close()
     self.writer.close()
 
-  async def _collect(self, step: int) -> tuple[list[Trajectory], list[Scores]]:
-    seed = f'{self.config.seed}/{step}'
-    score = functools.partial(self.score, seed=seed_of(seed, 'judge'))
+  async def _take(self) -> Taken:
+    """The step's rollouts. Towards the end no batch is started that nobody would learn from."""
+    ahead = min(self.config.rollout.max_staleness, self.steps - self.step - 1)
     with self.watch('collect'):
-      found = await collect(self.order(step), self.world, score, group_size=self.config.group_size, seed=seed)
-    if self.config.dump_every and step % self.config.dump_every == 0:
-      with self.watch('dump'):
-        dump(self.folder / 'rollouts' / f'step_{step + 1:06d}.jsonl', *found)
-    return found
+      return await self.stream.take(self.step, ahead=ahead)
 
-  def _learn_from(self, trajectories: list[Trajectory], scores: list[Scores]) -> Numbers:
+  def _learn_from(self, taken: Taken) -> Numbers:
+    """Dumps the rollouts and learns from them; runs in a thread of its own."""
+    trajectories, scores = taken.trajectories, taken.scores
+    if self.config.dump_every and self.step % self.config.dump_every == 0:
+      with self.watch('dump'):
+        dump(self.folder / 'rollouts' / f'step_{self.step + 1:06d}.jsonl', trajectories, scores)
+    with jax.set_mesh(self.loaded.mesh):
+      numbers = self._update(trajectories, scores)
+    return numbers | describe(trajectories, scores) | metrics.staleness(trajectories, self.step, taken.dropped)
+
+  def _update(self, trajectories: list[Trajectory], scores: list[Scores]) -> Numbers:
     """One pass over the step's mini-batches. All of them are prepared before any update: old means before the step."""
     size = self.config.mini_batch * self.config.group_size
     with self.watch('batch'):
@@ -167,15 +184,14 @@ class Learner:
         self.state, numbers = self.update(self.state, experience)
         found.append(numbers)
       found = jax.device_get(found)
-    return over_updates(found) | describe(trajectories, scores)
+    return over_updates(found)
 
-  def _speed(self, trajectories: Sequence[Trajectory]) -> Numbers:
-    """Seconds by phase, and sampled tokens per second of collecting and of the whole step."""
+  def _speed(self, taken: Taken) -> Numbers:
+    """Seconds by phase, collecting being the time that the trainer waited, and the step's sampled tokens per second."""
     times = self.watch.read()
-    sampled = sum(len(turn.tokens) for trajectory in trajectories for turn in trajectory.turns)
+    sampled = sum(len(turn.tokens) for trajectory in taken.trajectories for turn in trajectory.turns)
     whole = sum(seconds for name, seconds in times.items() if name != 'time/evaluate')
-    rates = {'tokens_per_second': sampled / whole, 'sampled_per_second': sampled / times['time/collect']}
-    return times | rates
+    return times | {'tokens_per_second': sampled / whole}
 
   async def _publish(self) -> None:
     with self.watch('publish'):
@@ -190,15 +206,17 @@ class Learner:
     numbers.update({f'heldout/{name}': value for name, value in found.items()})
     return found.get('score/success')
 
-  def _restore(self) -> tuple[int, Numbers]:
-    """(the step to go on from, the numbers of the one before it): a run that is asked again after its end has both."""
+  def _restore(self) -> tuple[int, Numbers, Position | None]:
+    """The step to go on from, the numbers of the one before it, and which groups it had learned from."""
     if self.checkpoints.latest is None:
-      return 0, {}
+      return 0, {}, None
     self.state, record = self.checkpoints.restore(self.state)
-    return record['step'], record['numbers']
+    return record['step'], record['numbers'], record['position']
 
   def _save(self, score: float | None = None) -> None:
-    self.checkpoints.save(self.step, self.state, record_of(self.step, self.numbers, self.config), score=score)
+    self.checkpoints.save(
+      self.step, self.state, record_of(self.step, self.numbers, self.config, self.position), score=score
+    )
 
   def _finish(self) -> None:
     if self.step:

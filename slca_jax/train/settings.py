@@ -162,15 +162,19 @@ class RolloutSettings:
 
   Attributes:
     engine: 'local' is the embedded JAX engine, which `local` sets up; 'sglang' are the servers that `sglang` names.
+    max_staleness: how many updates of the weights a token may be behind those that learn from it. 0 is strictly
+      on-policy; with more, that many batches are rolled out while the trainer works; see `objective.importance_cap`.
   """
 
   engine: Literal['local', 'sglang'] = 'local'
+  max_staleness: int = 0
   limits: Limits = dataclasses.field(default_factory=Limits)
   decoding: Decoding = dataclasses.field(default_factory=Decoding)
   local: LocalEngine = dataclasses.field(default_factory=LocalEngine)
   sglang: SGLangServers = dataclasses.field(default_factory=SGLangServers)
 
   def __post_init__(self):
+    _require_counts(self, 'max_staleness')
     if self.engine == 'sglang':
       require(bool(self.sglang.servers), 'sglang.urls is empty; name the servers, as in http://host:30000')
       return  # how long their context is, only the servers can tell
