@@ -11,7 +11,7 @@ import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ from slca_jax.nn.sharding import named_shardings
 from slca_jax.nn.tensorfile import StoredTensor, TensorPlan
 from slca_jax.nn.transformer import abstract_model
 
-__all__ = ['eos_ids', 'load_hf', 'read_config', 'save_hf']
+__all__ = ['eos_ids', 'load_hf', 'named_tensors', 'read_config', 'save_hf']
 
 _SINGLE, _INDEX = 'model.safetensors', 'model.safetensors.index.json'
 _LAYER = 'model.layers.{}.'
@@ -239,6 +239,14 @@ def save_hf(
     if path.exists():
       path.rename(pathlib.Path(scratch) / 'old')
     new.rename(path)
+
+
+def named_tensors(
+  params: nnx.State, config: TransformerConfig, *, dtype: str | None = None
+) -> Iterator[tuple[str, np.ndarray]]:
+  """(name, tensor) of everything `save_hf` would store, fetched one by one in the order of the network."""
+  for plan, fetch in _tensors(params, config, np.dtype(jax.numpy.dtype(dtype or config.param_dtype))):
+    yield plan.name, fetch()
 
 
 def _tensors(params, config, dtype) -> list:

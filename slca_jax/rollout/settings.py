@@ -114,7 +114,9 @@ class SGLangServers:
     folder: where weights are written for the servers; '' for `weights` in the run's output.
     keep: versions of the weights kept there.
     dtype: the weights are sent as; None for the trainer's own.
-    transport: 'disk', or 'distributed' by torch.distributed, which needs torch in the trainer's environment.
+    transport: 'disk', or 'distributed' by torch.distributed, which needs torch in the trainer's environment. A server
+      that comes back in the middle of a step then waits for the next one.
+    meet: `HOST:PORT` of the trainer for servers to meet it at, with transport 'distributed'.
     pause: what becomes of running requests when weights change. 'retract' computes their prefix anew and goes on,
       'abort' ends them as they are, 'in_place' goes on with the keys and values of the old weights.
     take_over: use servers that another run left behind without releasing them.
@@ -136,6 +138,7 @@ class SGLangServers:
   keep: int = 2
   dtype: Literal['float32', 'bfloat16', 'float16'] | None = None
   transport: Literal['disk', 'distributed'] = 'disk'
+  meet: str = ''
   pause: Literal['abort', 'retract', 'in_place'] = 'retract'
   take_over: bool = False
   logprob_start: int = -1
@@ -147,6 +150,10 @@ class SGLangServers:
     require(not twice, f'urls names {", ".join(sorted(twice))} twice; name each server once')
     for name in ('concurrency', 'keep', *(name for name in self.__slots__ if name.endswith('_seconds'))):
       require(getattr(self, name) > 0, f'{name} is {getattr(self, name)}; it must be positive')
+    require(
+      self.transport == 'disk' or ':' in self.meet,
+      f"meet is {self.meet!r}; transport 'distributed' needs HOST:PORT of the trainer",
+    )
     require(self.retries >= 0, f'retries is {self.retries}; 0 gives up at once')
     require(self.logprob_start in (-1, 0), f'logprob_start is {self.logprob_start}; it is -1, or 0 for sglang-jax')
 

@@ -8,6 +8,7 @@ that are not this run's is never used.
 import asyncio
 import collections
 import contextlib
+import functools
 import hashlib
 import itertools
 import math
@@ -20,6 +21,7 @@ from typing import Any
 
 from slca_jax.config import require
 from slca_jax.errors import SamplerError
+from slca_jax.rollout.broadcast import Broadcast, Tensors
 from slca_jax.rollout.fleet import Fleet, Tag, Weights, is_free
 from slca_jax.rollout.published import Published, Save
 from slca_jax.rollout.sampler import Finish, Sample
@@ -40,6 +42,7 @@ class SGLangSampler:
     vocab: ids are below it; one that is not would end a server's process.
     context: tokens that the longest request and its answer need; a server with less is refused.
     needed: bytes of a checkpoint, 0 if not known.
+    tensors: (name, tensor) of the parameters one by one, named as in that folder; for transport 'distributed'.
   """
 
   def __init__(
@@ -52,11 +55,16 @@ class SGLangSampler:
     vocab: int,
     context: int = 0,
     needed: int = 0,
+    tensors: Callable[[Any], Tensors] | None = None,
   ):
     require(bool(settings.servers), 'sglang.urls is empty; name the servers, as in http://host:30000')
     self.concurrency = settings.concurrency * len(settings.servers)
     self._settings, self._run, self._vocab, self._context = settings, run, vocab, context
     self._published = Published(folder, save, needed=needed, keep=settings.keep)
+    self._tensors, self._broadcast = tensors, None
+    if settings.transport == 'distributed':
+      require(tensors is not None, "transport 'distributed' needs `tensors`")
+      self._broadcast = Broadcast(settings.meet, seconds=settings.sync_seconds)
     self._nonce, self._counter = uuid.uuid4().hex, itertools.count()
     self._ours: set[str] = set()
     self._counts: collections.Counter[str] = collections.Counter()
@@ -118,7 +126,7 @@ class SGLangSampler:
       self._fleet.forget(session)
 
   async def publish(self, params: Any, version: int) -> None:
-    """Writes `params` into the shared folder and lets every server load them; all parts of it are in `numbers`.
+    """Gives every server `params`, through the shared folder or by broadcast; what it took is in `numbers`.
 
     Servers are paused for the loading only. One that does not answer is left out and gets the weights when it is back.
 
@@ -127,15 +135,24 @@ class SGLangSampler:
       SamplerError: the weights cannot be written or are refused, or no server answers.
     """
     fleet, began = self._here(), time.perf_counter()
-    folder, size = await asyncio.to_thread(self._published.write, params, version)
-    written = time.perf_counter()
-    name = f'{self._nonce}/{next(self._counter)}'
-    await fleet.renew(Weights(Tag(self._run, version), folder, name))
-    self._published.prune(version)
+    tag, name = Tag(self._run, version), f'{self._nonce}/{next(self._counter)}'
+    if self._broadcast is None:
+      folder, size = await asyncio.to_thread(self._published.write, params, version)
+      written = time.perf_counter()
+      await fleet.renew(Weights(tag, folder, name))
+      self._published.prune(version)
+    else:
+      assert self._tensors is not None
+      tensors, flush, written = self._tensors(params), self._settings.pause != 'in_place', began
+      deliver = functools.partial(self._broadcast.send, tensors=tensors, version=str(tag), flush=flush)
+      await fleet.renew(Weights(tag, None, name), deliver)
+      size = self._broadcast.bytes
+    ended = time.perf_counter()
     self._sync = {
       'sync/bytes': float(size),
+      'sync/seconds': ended - began,
       'sync/write_seconds': written - began,
-      'sync/load_seconds': time.perf_counter() - written,
+      'sync/load_seconds': ended - written,
     }
 
   async def share(self, work: Callable[[], Any]) -> Any:
@@ -219,9 +236,7 @@ class SGLangSampler:
         raise Trouble('absent', f'{server.url} was left out before it was asked')
       newest = fleet.weights.tag.version if fleet.weights else 0
       if self._settings.pause == 'in_place' and fleet.weights:
-        body = body | {
-          'extra_key': fleet.weights.name
-        }  # nothing was flushed: share prefixes of this version only
+        body = body | {'extra_key': fleet.weights.name}  # nothing was flushed: share prefixes of this version only
       self._running[session] = server, rid
       try:
         answer = await server.fly('/generate', body | {'rid': rid}, **{'X-SMG-Routing-Key': key})

@@ -20,7 +20,7 @@ from slca_jax.envs.guard import CallLimits
 from slca_jax.envs.recorded import recorded_opener
 from slca_jax.envs.sgls import simulated_opener
 from slca_jax.errors import ConfigError, EnvironmentFailure
-from slca_jax.nn.weights import save_hf
+from slca_jax.nn.weights import named_tensors, save_hf
 from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.quickstart.world import MARKET
 from slca_jax.rewards.judge import BiasedJudge, Judge, NoisyJudge, RuleJudge
@@ -149,6 +149,7 @@ def sampler(config: RLConfig, loaded: Loaded, params: nnx.State, *, purpose: str
     save=lambda params, path: save_hf(params, loaded.config, path, dtype=dtype),
     vocab=loaded.config.vocab,
     context=settings.limits.prompt_tokens + settings.limits.response_tokens,
+    tensors=lambda params: named_tensors(params, loaded.config, dtype=dtype),
     needed=sum(leaf.size for leaf in jax.tree.leaves(params)) * jnp.dtype(dtype).itemsize,
   )
 

@@ -27,7 +27,7 @@ from slca_jax.dialogue import Status
 from slca_jax.errors import ConfigError
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.nn.transformer import Transformer
-from slca_jax.nn.weights import save_hf
+from slca_jax.nn.weights import named_tensors, save_hf
 from slca_jax.quickstart.tokenizer import make_tokenizer
 from slca_jax.quickstart.world import make_task
 from slca_jax.rollout import collect
@@ -133,7 +133,8 @@ def sampler(server, folder, family='qwen3', *, run='run', **settings):
   config, _, _ = network(family)
   options = SGLangServers(urls=server.url, **{'concurrency': 8, 'probe_seconds': 0.5, **settings})
   save = lambda params, path: save_hf(params, config, path)
-  return SGLangSampler(options, run=run, folder=folder, save=save, vocab=config.vocab)
+  tensors = lambda params: named_tensors(params, config)
+  return SGLangSampler(options, run=run, folder=folder, save=save, vocab=config.vocab, tensors=tensors)
 
 
 def ask(engine, tokens, *, session='a', max_tokens=12, temperature=0.0, stop=None):
@@ -303,6 +304,22 @@ def test_an_aborted_rollout_keeps_its_tokens_and_counts_as_cut_off(serve, tmp_pa
   [turn] = trajectory.turns
   assert trajectory.status is Status.OUT_OF_TOKENS and 0 < len(turn.tokens) < 700
   assert len(turn.tokens) == len(turn.logprobs) == sum(count for _, count in turn.versions)
+
+
+def test_weights_can_be_broadcast_instead_of_written(serve, tmp_path):
+  pytest.importorskip('torch', reason='broadcasting needs torch; install the extra "test"')
+  with socket.socket() as probe:
+    probe.bind(('127.0.0.1', 0))
+    meet = f'127.0.0.1:{probe.getsockname()[1]}'
+  engine = sampler(serve('qwen3'), tmp_path, transport='distributed', meet=meet)
+
+  async def body():
+    await engine.publish(network('qwen3', 1)[2], 2)  # the group is used again
+    return await talk(engine), engine.numbers()
+
+  found, numbers = run(engine, body)
+  agree(found, seed=1)
+  assert numbers['sync/bytes'] > 300_000 and not list(tmp_path.iterdir())
 
 
 def test_a_second_run_on_the_server_is_refused(serve, tmp_path):
