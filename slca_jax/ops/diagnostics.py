@@ -63,20 +63,30 @@ def policy_metrics(
   return metrics
 
 
-def sampler_gap(old_logp_BT: jax.Array, sampler_logp_BT: jax.Array, segments: Segments) -> Metrics:
-  """How far the engine's log-probs are from the trainer's: mean and largest |Δ|, KL(sampler ‖ trainer) by k3, ESS.
+def sampler_gap(old_logp_BT: jax.Array, sampler_logp_BT: jax.Array, segments: Segments, *, turns: int) -> Metrics:
+  """How far the engine's log-probs are from the trainer's: of all tokens, of each segment, of each of the first turns.
 
-  The tokens were drawn from the sampler, so k3 with d = log π_old − log π_sampler estimates that divergence.
+  `gap_mean` and `gap_max` are of |Δ log π|, `kl` is KL(sampler ‖ trainer) by k3, `ess` the share of tokens that
+  importance weights would effectively use, `tokens` how many there are: the others say nothing where it is 0. The
+  tokens were drawn from the sampler, so k3 with d = log π_old − log π_sampler estimates that divergence.
   """
   chex.assert_equal_shape([old_logp_BT, sampler_logp_BT, segments.segment_BT])
-  here_BT = segments.segment_BT != NONE
+  segment_BT, run_BT = segments.segment_BT, segments.run_BT
+  here = {'sampler': segment_BT != NONE}
+  here |= {f'sampler/{name}': segment_BT == kind for kind, name in NAMES.items()}
+  here |= {f'sampler/turn_{turn}': (segment_BT != NONE) & (run_BT == turn) for turn in range(turns)}
   gap_BT = jnp.abs(old_logp_BT - sampler_logp_BT)
-  return {
-    'sampler/gap_mean': masked_mean(gap_BT, here_BT),
-    'sampler/gap_max': jnp.max(jnp.where(here_BT, gap_BT, 0), initial=0).astype(jnp.float32),
-    'sampler/kl': masked_mean(kl_k3(sampler_logp_BT, old_logp_BT), here_BT),
-    'sampler/ess': effective_share(importance_ratio(old_logp_BT, sampler_logp_BT), here_BT),
-  }
+  kl_BT, ratio_BT = kl_k3(sampler_logp_BT, old_logp_BT), importance_ratio(old_logp_BT, sampler_logp_BT)
+  metrics = {}
+  for name, here_BT in here.items():
+    metrics |= {
+      f'{name}/gap_mean': masked_mean(gap_BT, here_BT),
+      f'{name}/gap_max': jnp.max(jnp.where(here_BT, gap_BT, 0), initial=0).astype(jnp.float32),
+      f'{name}/kl': masked_mean(kl_BT, here_BT),
+      f'{name}/ess': effective_share(ratio_BT, here_BT),
+      f'{name}/tokens': jnp.sum(here_BT, dtype=jnp.float32),
+    }
+  return metrics
 
 
 def group_metrics(rewards: Rewards, segments: Segments, rollout_BT: jax.Array) -> Metrics:

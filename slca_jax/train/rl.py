@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -227,16 +227,26 @@ class Learner:
       write_json(self.folder / 'result.json', {'steps': self.step, **self.numbers})
 
 
-def over_updates(found: Sequence[Numbers]) -> Numbers:
-  """The numbers of a step from those of its updates: counts add up, maxima keep the largest, the rest is averaged."""
+def over_updates(found: Sequence[Mapping[str, Any]]) -> Numbers:
+  """The numbers of a step from those of its updates: counts add up, maxima keep the largest, the rest is averaged.
+
+  What is measured on tokens of which an update had none, says its `…/tokens`, is left out of it.
+  """
+  known = [_without_the_unmeasured({name: float(value) for name, value in numbers.items()}) for numbers in found]
 
   def one(name: str) -> float:
-    values = [float(numbers[name]) for numbers in found]
+    values = [numbers[name] for numbers in known if name in numbers]
     if name.endswith('_max'):
       return max(values)
     return sum(values) if name.endswith(_COUNTS) else sum(values) / len(values)
 
-  return {name: one(name) for name in found[0]}
+  return {name: one(name) for name in dict.fromkeys(name for numbers in known for name in numbers)}
+
+
+def _without_the_unmeasured(numbers: Numbers) -> Numbers:
+  empty = {name.removesuffix('/tokens') for name, value in numbers.items() if name.endswith('/tokens') and not value}
+  measured = lambda name: 'group' in name or name.rpartition('/')[0] not in empty
+  return {name: value for name, value in numbers.items() if name.endswith('/tokens') or measured(name)}
 
 
 async def _unless(stop: Stop, work: Any) -> Any:

@@ -170,7 +170,9 @@ def describe(experience: Experience, logp_BT: jax.Array, objective: Objective) -
     clip_low=objective.clip_low,
     clip_high=objective.clip_high,
   )
-  numbers |= diagnostics.sampler_gap(experience.old_logp_BT, batch.sampler_logp_BT, segments)
+  numbers |= diagnostics.sampler_gap(
+    experience.old_logp_BT, batch.sampler_logp_BT, segments, turns=batch.rewards.turn_RK.shape[1]
+  )
   return numbers | diagnostics.group_metrics(batch.rewards, segments, batch.rollout_BT)
 
 

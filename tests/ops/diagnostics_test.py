@@ -55,13 +55,22 @@ class PolicyMetricsTest(chex.TestCase):
   def test_sampler_gap(self):
     old_BT = np.array([[NAN, -1, -2, NAN, -3, -4]], np.float32)
     sampler_BT = old_BT + np.array([[0, 0.5, 0, 0, 0, -1]], np.float32)
-    got = self.variant(diagnostics.sampler_gap)(old_BT, sampler_BT, SEGMENTS)
-    np.testing.assert_allclose(got['sampler/gap_mean'], 0.375, rtol=1e-5)
-    np.testing.assert_allclose(got['sampler/gap_max'], 1, rtol=1e-5)
-    # k3 at d = −0.5 and 1: 0.106531 and 0.718282, over 4 tokens.
-    np.testing.assert_allclose(got['sampler/kl'], 0.206203, rtol=1e-4)
-    weight_N = np.exp([-0.5, 0, 0, 1])
-    np.testing.assert_allclose(got['sampler/ess'], weight_N.sum() ** 2 / (4 * (weight_N**2).sum()), rtol=1e-5)
+    gap = functools.partial(diagnostics.sampler_gap, turns=3)
+    got = self.variant(gap)(old_BT, sampler_BT, SEGMENTS)
+    # k3 at d = −0.5 and 1: 0.106531 and 0.718282; the two tool tokens are turn 0, the two summary tokens turn 1.
+    ess = lambda *gaps: np.exp(gaps).sum() ** 2 / (len(gaps) * np.exp(gaps * np.array(2)).sum())
+    want = {
+      'sampler': (0.375, 1, 0.206203, ess(-0.5, 0, 0, 1), 4),
+      'sampler/tool': (0.25, 0.5, 0.0532653, ess(-0.5, 0), 2),
+      'sampler/summary': (0.5, 1, 0.359141, ess(0, 1), 2),
+      'sampler/turn_0': (0.25, 0.5, 0.0532653, ess(-0.5, 0), 2),
+      'sampler/turn_1': (0.5, 1, 0.359141, ess(0, 1), 2),
+      'sampler/turn_2': (0, 0, 0, 0, 0),
+    }
+    assert len(got) == 5 * len(want)
+    for name, values in want.items():
+      for part, value in zip(('gap_mean', 'gap_max', 'kl', 'ess', 'tokens'), values, strict=True):
+        np.testing.assert_allclose(got[f'{name}/{part}'], value, rtol=1e-4, err_msg=f'{name}/{part}')
 
 
 class GroupMetricsTest(chex.TestCase):

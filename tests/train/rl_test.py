@@ -252,17 +252,21 @@ def test_engine_without_room_for_the_stop_ids_is_refused(folder):
     worlds.rollouts(config(folder, folder / 'x'), loaded, loaded.params)
 
 
-def test_counts_of_updates_add_up_and_the_largest_gap_stays():
+def test_counts_of_updates_add_up_the_largest_gap_stays_and_what_was_not_measured_is_left_out():
   found = [
     {'loss': 1.0, 'skipped_updates': 1.0, 'tool/tokens': 10.0, 'tool/dead_groups': 2.0, 'sampler/gap_max': 0.5},
-    {'loss': 3.0, 'skipped_updates': 1.0, 'tool/tokens': 30.0, 'tool/dead_groups': 1.0, 'sampler/gap_max': 0.1},
+    {'loss': 3.0, 'skipped_updates': 1.0, 'tool/tokens': 0.0, 'tool/dead_groups': 1.0, 'sampler/gap_max': 0.1},
   ]
+  for numbers, ratio in zip(found, (1.5, 0.0), strict=True):
+    numbers |= {'tool/ratio': ratio, 'sampler/turn_7/tokens': 0.0, 'sampler/turn_7/ess': 0.0}
   assert rl.over_updates(found) == {
     'loss': 2.0,
     'skipped_updates': 2.0,
-    'tool/tokens': 40.0,
+    'tool/tokens': 10.0,
     'tool/dead_groups': 3.0,
+    'tool/ratio': 1.5,
     'sampler/gap_max': 0.5,
+    'sampler/turn_7/tokens': 0.0,
   }
 
 
