@@ -26,6 +26,7 @@ JAX_FREE_FILES = {
   'rollout/fleet.py',
   'rollout/wire.py',
   'rollout/published.py',
+  'rollout/answers.py',
   'rollout/broadcast.py',
   'train/settings.py',
   'train/surroundings.py',

@@ -13,6 +13,7 @@ import pathlib
 from collections.abc import Awaitable, Callable, Sequence
 
 from slca_jax.errors import ConfigError, SamplerError
+from slca_jax.rollout.answers import Tag, is_free
 from slca_jax.rollout.settings import SGLangServers
 from slca_jax.rollout.wire import Server, Trouble
 
@@ -20,29 +21,6 @@ Deliver = Callable[[Sequence[Server]], Awaitable[Sequence[Server]]]  # gives wei
 
 _STRIKES = 3  # this many troubles in a row, and a server is left out
 _MARGIN = 6  # positions of its context that SGLang keeps for itself
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Tag:
-  """What the weights of a run are called on a server."""
-
-  run: str
-  version: int
-
-  def __str__(self) -> str:
-    return f'slca:{self.run}:{self.version}'
-
-  @classmethod
-  def read(cls, text: str) -> 'Tag | None':
-    """The tag that a text is; None if it is none."""
-    head, _, version = text.rpartition(':')
-    kind, _, run = head.partition(':')
-    return cls(run, int(version)) if kind == 'slca' and run and version.isdigit() else None
-
-
-def is_free(text: str) -> bool:
-  """Whether weights called so belong to no run: those a server started with, or that a run released."""
-  return text in ('', 'default') or text.startswith('released:')
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

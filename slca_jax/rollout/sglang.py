@@ -11,7 +11,6 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import math
 import pathlib
 import random
 import time
@@ -21,15 +20,15 @@ from typing import Any
 
 from slca_jax.config import require
 from slca_jax.errors import SamplerError
+from slca_jax.rollout.answers import read_answer
 from slca_jax.rollout.broadcast import Broadcast, Tensors
-from slca_jax.rollout.fleet import Fleet, Tag, Weights, is_free
+from slca_jax.rollout.fleet import Fleet, Tag, Weights
 from slca_jax.rollout.published import Published, Save
-from slca_jax.rollout.sampler import Finish, Sample
+from slca_jax.rollout.sampler import Sample
 from slca_jax.rollout.settings import SGLangServers
 from slca_jax.rollout.wire import Server, Trouble
 
 _LONGEST_NAP = 30.0
-_FINISHES: dict[str, Finish] = {'stop': 'stop', 'length': 'length', 'abort': 'abort'}
 
 
 class SGLangSampler:
@@ -260,38 +259,3 @@ class SGLangSampler:
   async def _abort(self, server: Server, rid: str) -> None:
     with contextlib.suppress(Trouble, SamplerError):  # whoever is gone computes nothing
       await server.ask('/abort_request', {'rid': rid})
-
-
-def read_answer(answer: Any, run: str, url: str) -> Sample:
-  """The sample in an answer of /generate.
-
-  Raises:
-    Trouble: 'broken' for an answer that contradicts itself, 'stale' for one of weights that belong to no run.
-    SamplerError: the weights are another run's.
-  """
-  try:
-    meta = answer['meta_info']
-    finish, count = _FINISHES[meta['finish_reason']['type']], int(meta['completion_tokens'])
-    drawn = meta.get('output_token_logprobs') or []
-    logprobs, tokens = tuple(float(item[0]) for item in drawn), tuple(int(item[1]) for item in drawn)
-    spans = meta.get('weight_versions') or [{'version': meta['weight_version'], 'start': 0, 'end': count}]
-    lengths = [(str(span['version']), int(span['end']) - int(span['start'])) for span in spans]
-  except (KeyError, IndexError, TypeError, ValueError) as error:
-    raise Trouble('broken', f'{url} gave an answer that lacks something: {type(error).__name__} {error}') from error
-  if len(tokens) != count:
-    raise Trouble('broken', f'{url} gave {len(tokens)} log-probs for {count} tokens')
-  if not all(map(math.isfinite, logprobs)):
-    raise Trouble('broken', f'{url} gave a log-prob that is no number; look at the weights')
-  if sum(length for _, length in lengths) != count or any(length < 0 for _, length in lengths):
-    raise Trouble('broken', f'{url} gave versions {lengths} for {count} tokens')
-  versions = tuple((_version(name, run, url), length) for name, length in lengths if length)
-  return Sample(tokens, logprobs, finish, versions)
-
-
-def _version(name: str, run: str, url: str) -> int:
-  tag = Tag.read(name)
-  if tag is not None and tag.run == run:
-    return tag.version
-  if is_free(name):
-    raise Trouble('stale', f'{url} answered with weights {name!r}; it was started anew')
-  raise SamplerError(f'{url} was taken over: it answered with weights {name!r}, and this run is {run!r}')

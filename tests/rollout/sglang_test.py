@@ -8,9 +8,9 @@ import pytest
 from sglang_stand_in import StandIn, following, save
 
 from slca_jax.errors import ConfigError, SamplerError
-from slca_jax.rollout.fleet import Tag
+from slca_jax.rollout.answers import Tag, read_answer
 from slca_jax.rollout.settings import SGLangServers
-from slca_jax.rollout.sglang import SGLangSampler, read_answer
+from slca_jax.rollout.sglang import SGLangSampler
 from slca_jax.rollout.wire import Trouble
 
 QUICK = {'backoff_seconds': 0.01, 'probe_seconds': 0.02, 'outage_seconds': 20.0, 'request_seconds': 30.0}
