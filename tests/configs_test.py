@@ -87,6 +87,8 @@ def test_every_estimator_has_a_protocol_of_its_name():
     ({'prompts': 10, 'mini_batch': 4}, 'prompts 10 cannot be split into mini-batches of 4'),
     ({'batching': {'lengths': (1024,)}}, 'batching.lengths ends at 1024'),
     ({'rollout': {'local': {'context': 4096}}}, 'local.context is 4096'),
+    ({'rollout': {'engine': 'sglang'}}, 'sglang.urls is empty; name the servers'),
+    ({'rollout': {'engine': 'sglang', 'sglang': {'urls': 'localhost'}}}, "'localhost' is no address"),
     ({'rollout': {'decoding': {'temperature': 0.0}}}, 'greedy rollouts are all alike'),
     ({'rollout': {'limits': {'turns': 0}}}, 'turns is 0; it must be positive'),
     ({'optimizer': {'learning_rate': 0.0}}, 'learning_rate is 0.0; it must be positive'),
@@ -136,6 +138,14 @@ def test_every_estimator_has_a_config_and_its_options_stand_at_their_defaults():
     (['--config=configs/rl.py:slca', '--config.group_size=1'], 'ConfigError: config: group_size is 1'),
     (['--config=configs/rl.py:sclca'], 'sclca'),
     (['--config=configs/rl.py:slca'], 'model.path is empty'),
+    (
+      [
+        '--config=configs/rl.py:slca',
+        '--config.rollout.engine=sglang',
+        '--config.rollout.sglang.urls=http://a,http://b',
+      ],
+      'model.path is empty',
+    ),
     (['--config=configs/rl.py:slca', '--config.method.options.tool_weight=2'], 'model.path is empty'),
     (['--config=configs/rl.py:slca', '--config.method.options.weight=2'], 'weight'),
   ],

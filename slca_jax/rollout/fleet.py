@@ -93,6 +93,8 @@ class Fleet:
     Raises:
       SamplerError: none can within the settings' outage_seconds; says what the last one was like.
     """
+    if self._tender.done():
+      self._tender.result()  # a bug of ours: nobody would come back any more
     limit = self._settings.outage_seconds
     with contextlib.suppress(TimeoutError):
       async with asyncio.timeout(limit):

@@ -369,6 +369,22 @@ def test_a_running_request_says_which_weights_drew_what(tmp_path, servers, pause
     assert sample.tokens[before:] == drawn(60 - before, 6, sample.tokens[before - 1])
 
 
+def test_weights_that_change_in_place_share_no_prefix_with_older_ones(tmp_path, servers):
+  server = servers()
+  engine = sampler(tmp_path, server, pause='in_place')
+
+  async def body():
+    await ask(engine)
+    await ask(engine, session='b')
+    await engine.publish(6, 1)  # a version may be published again with other weights
+    await ask(engine)
+
+  served(engine, body)
+  before, beside, after = [body['extra_key'] for body in server.paths('/generate')]
+  assert before == beside != after
+  assert not any(order['flush_cache'] for order in server.paths('/update_weights_from_disk'))
+
+
 def test_a_sync_pauses_loads_flushes_resumes_and_is_measured(tmp_path, servers):
   server = servers()
   engine = sampler(tmp_path, server)
