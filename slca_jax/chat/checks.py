@@ -8,6 +8,7 @@ from slca_jax.dialogue import Tool, ToolCall
 from slca_jax.errors import SchemaError
 
 _REMEMBERED = 512  # tool sets whose compiled schemas are kept
+_CALLS = 4096  # calls of a tool set whose faults are kept: the environment asks first, the rewards ask again
 
 
 class Checks:
@@ -19,6 +20,7 @@ class Checks:
   def __init__(self, tools: Sequence[Tool]):
     self._tools = {tool.name: tool for tool in tools}
     self._compiled: dict[str, CheckedTool | SchemaError] = {}  # filled as tools are called: most never are
+    self._faults: collections.OrderedDict[int, tuple[ToolCall, str | None]] = collections.OrderedDict()
 
   def tool(self, name: str) -> Tool | None:
     """The tool of that name, None if it is not on offer."""
@@ -32,6 +34,16 @@ class Checks:
 
   def fault(self, call: ToolCall) -> str | None:
     """What the policy is told about a call that cannot be made, None about one that can."""
+    known = self._faults.get(id(call))  # by identity, as arguments cannot be hashed; keeping the call keeps its id
+    if known is not None and known[0] is call:
+      return known[1]
+    fault = self._fault(call)
+    self._faults[id(call)] = (call, fault)
+    if len(self._faults) > _CALLS:
+      self._faults.popitem(last=False)
+    return fault
+
+  def _fault(self, call: ToolCall) -> str | None:
     if call.name not in self._tools:
       return f'Error: there is no tool named {call.name!r} here.'
     compiled = self._checked(call.name)

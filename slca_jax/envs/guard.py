@@ -126,6 +126,8 @@ async def answer_all(
   Raises:
     EnvironmentFailure: as raised by `answer`; whatever else it raises, and its silence, become observations.
   """
+  if len(calls) == 1:  # most turns: no task beside that of the call
+    return [await answer_one(calls[0], answer, limits=limits)]
   outcomes = await asyncio.gather(*(answer_one(call, answer, limits=limits) for call in calls), return_exceptions=True)
   seen = [outcome for outcome in outcomes if isinstance(outcome, Observation)]
   for outcome in outcomes:

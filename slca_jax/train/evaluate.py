@@ -9,7 +9,7 @@ import jax
 
 from slca_jax.dialogue import Scores, Status, Task, Trajectory
 from slca_jax.rewards.outcome import format_violated
-from slca_jax.rollout.collect import Rollouts, Scorer, collect
+from slca_jax.rollout.collect import Rollouts, Scorer, collect, rarely_interrupted
 from slca_jax.train import endpoints, policy, worlds
 from slca_jax.train.metrics import Numbers, describe, put_mean
 from slca_jax.train.settings import RLConfig
@@ -28,7 +28,7 @@ def evaluate(config: RLConfig, tasks: Sequence[Task]) -> Evaluation:
   worlds.check_method(config.method, config.scoring, has_referee=bool(config.referee.model))
   endpoints.probe(config)
   loaded = policy.load(config.model, config.mesh)
-  with jax.set_mesh(loaded.mesh):
+  with jax.set_mesh(loaded.mesh), rarely_interrupted():
     return asyncio.run(_evaluate(config, loaded, tasks))
 
 

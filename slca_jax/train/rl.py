@@ -23,6 +23,7 @@ from slca_jax.dialogue import Scores, Task, Trajectory
 from slca_jax.nn import weights
 from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.rollout.batching import to_batch
+from slca_jax.rollout.collect import rarely_interrupted
 from slca_jax.rollout.stream import Position, Stream, Taken
 from slca_jax.train import endpoints, metrics, optimizer, policy, worlds
 from slca_jax.train.checkpoint import Checkpoints, record_of
@@ -60,7 +61,8 @@ def train(config: RLConfig, *, stop: Stop | None = None) -> Numbers:
     with jax.set_mesh(loaded.mesh):
       learner = Learner(config, folder, loaded, tasks, heldout)
       try:
-        return asyncio.run(learner.learn(stop))
+        with rarely_interrupted():
+          return asyncio.run(learner.learn(stop))
       finally:
         learner.close()
 

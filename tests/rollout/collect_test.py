@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import gc
 import json
 import threading
 
@@ -14,7 +15,7 @@ from slca_jax.envs.executable import World, executable_opener
 from slca_jax.envs.guard import CallLimits
 from slca_jax.quickstart.tokenizer import make_tokenizer
 from slca_jax.quickstart.world import make_task
-from slca_jax.rollout.collect import Rollouts, collect, run, seed_of
+from slca_jax.rollout.collect import Rollouts, collect, rarely_interrupted, run, seed_of
 from slca_jax.rollout.sampler import Sample
 from slca_jax.rollout.settings import Decoding, Limits
 from slca_jax.train.metrics import describe
@@ -315,3 +316,27 @@ def test_seeds_depend_on_every_part_and_fit_31_bits():
 def test_call_arguments_reach_the_environment_as_they_were_written():
   _, _, environment = roll(says(block('BAKO') + END, END))
   assert environment.steps == [(ToolCall('get_price', {'ticker': 'BAKO'}),)]
+
+
+def test_cycle_collector_is_as_it_was_after_the_rollouts_even_if_they_break():
+  before = gc.get_threshold()
+  with pytest.raises(ZeroDivisionError), rarely_interrupted():
+    assert gc.get_threshold() != before and gc.get_freeze_count() > 0
+    raise ZeroDivisionError
+  assert gc.get_threshold() == before and gc.get_freeze_count() == 0
+
+
+def test_prompt_of_a_group_is_rendered_once():
+  rendered = []
+  template = Template(make_tokenizer([make_task(0, 'train', index) for index in range(20)]))
+  prompt = template.prompt
+  template.prompt = lambda messages, tools: rendered.append(messages) or prompt(messages, tools)
+  world = Rollouts(
+    ScriptedSampler(says(f'42{END}')), template, lambda task, seed: ScriptedEnvironment(str), Limits(), Decoding()
+  )
+  trajectories, _ = asyncio.run(collect([TASK, TASK], world, no_score, group_size=3, seed='0'))
+  assert len(rendered) == 2 and len({t.prompt for t in trajectories}) == 1
+
+
+async def no_score(trajectory):
+  return Scores()
