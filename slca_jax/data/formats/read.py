@@ -16,8 +16,8 @@ def read(
   """The rows of a data set in order, one at a time: memory does not grow with the input, but for a hash of each id.
 
   Args:
-    source: a file (.jsonl, .json, .parquet, each also .gz where it is text), a folder or a glob of them, `hf:owner/name`
-      or `hf:owner/name:config` for a data set of the hub, or records in memory.
+    source: a file (.jsonl, .json, both also .gz, .parquet), a folder or a glob of them, `hf:owner/name` or
+      `hf:owner/name:config` for a data set of the hub, or records in memory.
     format: a name of FORMATS, or 'auto': the format of the first row of each file, which all others must share.
     split: which split of a hub data set.
     limit: at most so many rows.

@@ -1,0 +1,313 @@
+"""JSON values, calls and tools as data sets hold them: objects, strings of JSON, strings of Python. Nothing is repaired.
+
+A null is a value where it stands in a string of JSON. In an object it may also be Arrow's filling of a column's struct:
+there it stays only where the tool's schema allows it.
+"""
+
+import ast
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from slca_jax.chat.decoding import Fault, decode
+from slca_jax.chat.schema import compile_tool
+from slca_jax.data.formats.row import BadRow
+from slca_jax.dialogue import Tool, ToolCall
+from slca_jax.errors import SchemaError
+
+_SURROGATE = re.compile(r'\\u[dD][89a-fA-F]|[\ud800-\udfff]')
+_QUOTED = 100  # characters of what an error quotes
+_VALUES = frozenset(('default', 'const', 'enum', 'examples', 'example'))  # what they hold is data, no schema
+_MAPS = frozenset(('properties', 'patternProperties', '$defs', 'definitions', 'dependentSchemas'))
+
+
+def shown(value: Any) -> str:
+  """The start of a value, for errors."""
+  text = repr(value)
+  return text if len(text) <= _QUOTED else f'{text[:_QUOTED]}…'
+
+
+def plain(value: Any) -> Any:
+  """The value in Python's own types: numpy arrays become lists, numpy numbers numbers; the rest stays as it is."""
+  if isinstance(value, Mapping):
+    return {key: plain(item) for key, item in value.items()}
+  if isinstance(value, list | tuple):
+    return [plain(item) for item in value]
+  if hasattr(value, 'tolist'):
+    return plain(value.tolist())
+  return value
+
+
+def load(text: str | bytes, what: str = 'row') -> Any:
+  """The JSON value of a text. Raises BadRow for broken JSON, NaN, a key given twice and lone surrogates."""
+  try:
+    text = text if isinstance(text, str) else text.decode()
+    value = json.loads(text, object_pairs_hook=distinct, parse_constant=no_constant)
+    if _SURROGATE.search(text):
+      json.dumps(value, ensure_ascii=False).encode()
+  except (ValueError, RecursionError) as error:
+    raise BadRow('json', f'the {what} is no JSON: {type(error).__name__}: {str(error)[:_QUOTED]}') from error
+  return value
+
+
+def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  """The object of some pairs. Raises ValueError for a key that is there twice: nobody knows which one is meant."""
+  out = dict(pairs)
+  if len(out) < len(pairs):
+    keys = [key for key, _ in pairs]
+    raise ValueError(f'the key {next(key for key in keys if keys.count(key) > 1)!r} is there twice')
+  return out
+
+
+def no_constant(name: str) -> None:
+  """Refuses NaN and infinities."""
+  raise ValueError(f'{name} is no JSON')
+
+
+def literal(text: str) -> Any:
+  """The value of a text that is JSON or a Python literal; nothing is guessed.
+
+  Raises:
+    BadRow: it is neither, or what it says could not be written as JSON: sets, keys that are no strings, NaN.
+  """
+  try:
+    return decode(text.strip())
+  except Fault as fault:
+    if str(fault) != 'invalid_json':
+      raise BadRow('call', f'{shown(text)} cannot be used: {fault}') from fault
+  try:
+    tree = ast.parse(text.strip(), mode='eval')
+    for node in ast.walk(tree):
+      if isinstance(node, ast.Dict):
+        distinct([(ast.dump(key) if key else '**', None) for key in node.keys])
+    return _jsonable(ast.literal_eval(tree))
+  except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+    raise BadRow('call', f'{shown(text)} is neither JSON nor a Python literal') from error
+
+
+def _jsonable(value: Any) -> Any:
+  if isinstance(value, Mapping):
+    if not all(isinstance(key, str) for key in value):
+      raise ValueError('keys must be strings')
+    return {key: _jsonable(item) for key, item in value.items()}
+  if isinstance(value, list | tuple):
+    return [_jsonable(item) for item in value]
+  if isinstance(value, float) and not math.isfinite(value):
+    raise ValueError('no number')
+  if isinstance(value, str):
+    value.encode()
+  if value is not None and not isinstance(value, str | int | float):
+    raise TypeError(type(value).__name__)
+  return value
+
+
+def entries(value: Any, what: str) -> list[Any]:
+  """A list that is given as one, as a string of JSON, or not at all. Raises BadRow for anything else."""
+  if isinstance(value, str):
+    value = load(value, what) if value.strip() else []
+  if value is None:
+    return []
+  if not isinstance(value, list):
+    raise BadRow(what, f'the {what} are {shown(value)}; they must be a list')
+  return value
+
+
+def call_of(value: Any, tools: Mapping[str, Tool]) -> ToolCall:
+  """The call that an object means: `name` with `arguments` or `parameters`, or these under `function`.
+
+  Arguments are an object or a string of JSON or Python; null, '' and none at all are {}.
+
+  Raises:
+    BadRow: it is no call.
+  """
+  if isinstance(value, str):
+    value = literal(value)
+  if isinstance(value, Mapping) and isinstance(value.get('function'), Mapping):
+    value = value['function']
+  if not isinstance(value, Mapping) or not isinstance(value.get('name'), str) or not value['name']:
+    raise BadRow('call', f'{shown(value)} is no call; it needs a name and arguments')
+  name, given = value['name'], value.get('arguments')
+  arguments = value.get('parameters') if given is None else given
+  if isinstance(arguments, str):
+    text = arguments
+    arguments = literal(text) if text.strip() else {}
+    if isinstance(arguments, str):  # some converters encode twice
+      arguments = literal(arguments) if arguments.strip() else {}
+  elif isinstance(arguments, Mapping) and name in tools and has_null(arguments):
+    arguments = _without_filling(arguments, tools[name])
+  if arguments is None:
+    arguments = {}
+  if not isinstance(arguments, Mapping):
+    raise BadRow('call', f'the arguments of {name!r} are {shown(arguments)}; they must be an object')
+  return ToolCall(name, dict(arguments))
+
+
+def calls_of(value: Any, tools: Mapping[str, Tool]) -> tuple[ToolCall, ...]:
+  """The calls of a list, or the one of an object. Raises BadRow."""
+  if isinstance(value, str):
+    value = literal(value)
+  return tuple(call_of(item, tools) for item in (value if isinstance(value, list) else [value]))
+
+
+def tools_of(value: Any) -> tuple[Tool, ...]:
+  """The tools of a list, a string of JSON, or None. One that stands there twice is one.
+
+  Raises:
+    BadRow: an entry is no tool, or two different ones share a name.
+  """
+  found: dict[str, Tool] = {}
+  for entry in entries(value, 'tools'):
+    tool = tool_of(entry)
+    if found.setdefault(tool.name, tool) != tool:
+      raise BadRow('tools', f'two different tools are called {tool.name!r}; a call could mean either')
+  return tuple(found.values())
+
+
+def tool_of(value: Any) -> Tool:
+  """The tool of an entry in OpenAI's, MCP's, xLAM's or BFCL's style. Raises BadRow."""
+  if isinstance(value, str):
+    value = load(value, 'tools')
+  if isinstance(value, Mapping) and isinstance(value.get('function'), Mapping):
+    value = value['function']
+  if not isinstance(value, Mapping) or not isinstance(value.get('name'), str) or not value['name']:
+    raise BadRow('tools', f'{shown(value)} is no tool; it needs a name')
+  schema = next((value[key] for key in _SCHEMAS if value.get(key) is not None), None)
+  returns = next((value[key] for key in _RETURNS if isinstance(value.get(key), Mapping)), None)
+  annotations = value.get('annotations') or {}
+  return Tool(
+    value['name'],
+    value.get('description') or '',
+    _schema(schema, value['name']),
+    None if returns is None else _without_null_keywords(returns),
+    isinstance(annotations, Mapping) and annotations.get('readOnlyHint') is False,
+  )
+
+
+_SCHEMAS = ('parameters', 'inputSchema', 'input_schema')
+_RETURNS = ('returns', 'return', 'outputSchema', 'output_schema', 'response')
+
+
+def flat_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
+  """The schema of parameters that are listed by name alone. Required is what is neither optional nor has a default."""
+  needed = [
+    name
+    for name, one in parameters.items()
+    if isinstance(one, Mapping) and 'default' not in one and 'optional' not in str(one.get('type')).lower()
+  ]
+  return {'type': 'object', 'properties': dict(parameters), 'required': needed}
+
+
+def _schema(value: Any, name: str) -> Mapping[str, Any]:
+  if isinstance(value, str):
+    value = load(value, 'tools') if value.strip() else None
+  if value is None:
+    return {'type': 'object', 'properties': {}}
+  if not isinstance(value, Mapping):
+    raise BadRow('tools', f'the parameters of {name!r} are {shown(value)}; they must be a JSON Schema')
+  value = _without_null_keywords(value)
+  listed = value and not isinstance(value.get('type'), str | list)
+  if listed and all(isinstance(one, Mapping) and _is_parameter(one) for one in value.values()):
+    return flat_schema(value)
+  return value
+
+
+def _is_parameter(value: Mapping[str, Any]) -> bool:
+  return isinstance(value.get('type'), str) or isinstance(value.get('description'), str)
+
+
+def _without_null_keywords(node: Any, *, names: bool = False) -> Any:
+  """A schema without null keywords: Arrow's filling. A null `default` or `const` is one unless others are there too.
+
+  Args:
+    names: the object's keys are names of schemas, such as those of `properties`.
+  """
+  if isinstance(node, list):
+    return [_without_null_keywords(item) for item in node]
+  if not isinstance(node, Mapping):
+    return node
+  filled = names or any(value is None and key not in ('default', 'const') for key, value in node.items())
+  kept = {key: value for key, value in node.items() if value is not None or not filled}
+  return {
+    key: value if key in _VALUES and not names else _without_null_keywords(value, names=key in _MAPS and not names)
+    for key, value in kept.items()
+  }
+
+
+def has_null(value: Any) -> bool:
+  """Whether a null stands somewhere as the value of a key."""
+  if isinstance(value, Mapping):
+    return any(item is None or has_null(item) for item in value.values())
+  return isinstance(value, list) and any(map(has_null, value))
+
+
+def _without_filling(arguments: Mapping[str, Any], tool: Tool) -> Any:
+  try:
+    schema = compile_tool(tool).schema
+  except SchemaError:
+    return arguments  # whoever checks the tool will say so
+  return _unfilled(arguments, schema, schema)
+
+
+def _unfilled(value: Any, schema: Any, root: Mapping[str, Any]) -> Any:
+  """The value without nulls that its schema does not allow, or that are of parameters which it does not name."""
+  schema = _resolved(schema, root)
+  if isinstance(value, list):
+    return [_unfilled(item, schema.get('items'), root) for item in value]
+  if not isinstance(value, Mapping):
+    return value
+  properties = schema.get('properties') or {}
+  named = bool(properties) and schema.get('additionalProperties') in (None, False)
+  return {
+    key: _unfilled(item, properties.get(key), root)
+    for key, item in value.items()
+    if item is not None or (_allows_null(properties[key], root) if key in properties else not named)
+  }
+
+
+def _allows_null(schema: Any, root: Mapping[str, Any], depth: int = 0) -> bool:
+  schema = _resolved(schema, root)
+  if 'enum' in schema or 'const' in schema:
+    return None in schema.get('enum', [schema.get('const', '')])
+  for union in ('anyOf', 'oneOf'):
+    if union in schema:
+      return depth < 8 and any(_allows_null(branch, root, depth + 1) for branch in schema[union])
+  kinds = schema.get('type', 'null')
+  return 'null' in (kinds if isinstance(kinds, list) else [kinds])
+
+
+def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+  for _ in range(8):
+    if not isinstance(schema, Mapping) or '$ref' not in schema:
+      break
+    target: Any = root
+    for step in str(schema['$ref']).split('/')[1:]:
+      target = target.get(step.replace('~1', '/').replace('~0', '~')) if isinstance(target, Mapping) else None
+    schema = target
+  return schema if isinstance(schema, Mapping) else {}
+
+
+def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
+  """The tools by their names."""
+  return {tool.name: tool for tool in tools}
+
+
+def text_of(value: Any, *, result: bool = False) -> str:
+  """The text of a message's content: a string, null, or a list of text parts; a result may be any JSON value.
+
+  Raises:
+    BadRow: it holds something else, such as a picture.
+  """
+  if value is None:
+    return ''
+  if isinstance(value, str):
+    return value
+  if isinstance(value, Sequence) and value and all(isinstance(part, Mapping) and 'type' in part for part in value):
+    if all(part['type'] == 'text' and isinstance(part.get('text'), str) for part in value):
+      return ''.join(part['text'] for part in value)
+    if not result:
+      raise BadRow('content', f'a message holds {shown(value)}; text is all that is understood')
+  if result:
+    return json.dumps(value, ensure_ascii=False)
+  raise BadRow('content', f'the content of a message is {shown(value)}; it must be text')
