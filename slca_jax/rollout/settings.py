@@ -26,7 +26,7 @@ class Limits:
   response_tokens: int = 8192
   turn_tokens: int = 4096
   observation_tokens: int = 1024
-  step_seconds: float = 600.0
+  step_seconds: float = 1500.0
 
   def __post_init__(self):
     for name in self.__slots__:

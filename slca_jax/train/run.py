@@ -19,6 +19,7 @@ _FREE = ('output', 'steps', 'epochs', 'dump_every', 'eval_every', 'checkpoint')
 # Servers and endpoints move, and how long they are waited for changes no answer.
 _FREE_PARTS = (
   "['rollout']['sglang']",
+  "['rollout']['urls']",
   "['cache']",
   *(
     f"{part}['{name}']"

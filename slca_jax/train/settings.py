@@ -161,12 +161,14 @@ class RolloutSettings:
   """Which engine samples, how, and where a rollout is stopped.
 
   Attributes:
-    engine: 'local' is the embedded JAX engine, which `local` sets up; 'sglang' are the servers that `sglang` names.
+    engine: 'local' is the embedded JAX engine, which `local` sets up; 'sglang' are servers, which `sglang` sets up.
+    urls: short for `sglang.urls`.
     max_staleness: how many updates of the weights a token may be behind those that learn from it. 0 is strictly
       on-policy; with more, that many batches are rolled out while the trainer works; see `objective.importance_cap`.
   """
 
   engine: Literal['local', 'sglang'] = 'local'
+  urls: str = ''
   max_staleness: int = 0
   limits: Limits = dataclasses.field(default_factory=Limits)
   decoding: Decoding = dataclasses.field(default_factory=Decoding)
@@ -175,8 +177,12 @@ class RolloutSettings:
 
   def __post_init__(self):
     _require_counts(self, 'max_staleness')
+    if self.urls:
+      named = self.sglang.urls
+      require(named in ('', self.urls), f'urls is {self.urls!r} and sglang.urls {named!r}; give one of them')
+      object.__setattr__(self, 'sglang', dataclasses.replace(self.sglang, urls=self.urls))
     if self.engine == 'sglang':
-      require(bool(self.sglang.servers), 'sglang.urls is empty; name the servers, as in http://host:30000')
+      require(bool(self.sglang.servers), 'urls is empty; name the servers, as in http://host:30000')
       return  # how long their context is, only the servers can tell
     limits, context = self.limits, self.local.context
     longest = limits.prompt_tokens + limits.response_tokens

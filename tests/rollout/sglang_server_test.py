@@ -1,25 +1,20 @@
 """The sampler over servers against a real SGLang process on this machine's CPU, on weights of our own exporter.
 
 Runs where SLCA_SGLANG_VENV names an environment made by `bash launch/sglang.sh --install-cpu VENV`, as `bash
-launch/test.sh --sglang` does. All tests of a real server stand in this file, so that one worker starts the servers.
+launch/test.sh --sglang` does.
 """
 
 import asyncio
 import functools
 import json
-import os
-import pathlib
-import signal
 import socket
-import subprocess
-import time
-import urllib.request
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from sglang_process import Process, needs_sglang
 
 from slca_jax.chat.template import Template, load_template
 from slca_jax.data.tasks import write_tasks
@@ -38,12 +33,7 @@ from slca_jax.train import rl, worlds
 from slca_jax.train import settings as s
 from slca_jax.train.steps import Policy
 
-ROOT = pathlib.Path(__file__).parents[2]
-VENV = os.environ.get('SLCA_SGLANG_VENV', '')
-pytestmark = [
-  pytest.mark.skipif(not VENV, reason='no SGLang here: run `bash launch/test.sh --sglang`, or set SLCA_SGLANG_VENV'),
-  pytest.mark.timeout(900),
-]
+pytestmark = [*needs_sglang, pytest.mark.timeout(900)]
 
 SIZES = dict(layers=2, width=64, hidden=96, heads=4, kv_heads=2, head_dim=16, context=1024, remat='none')
 FAMILIES = {
@@ -69,40 +59,6 @@ def network(family, seed=0):
   keys = jax.random.split(jax.random.key(seed), len(leaves))
   noisy = [x + 0.15 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)]
   return config, graph, jax.tree.unflatten(tree, noisy)
-
-
-class Process:
-  """One server process on a port of its own, with whatever it starts."""
-
-  def __init__(self, model: pathlib.Path, log: pathlib.Path):
-    with socket.socket() as probe:
-      probe.bind(('127.0.0.1', 0))
-      self.port = probe.getsockname()[1]
-    self.model, self.log, self.url = model, log, f'http://127.0.0.1:{self.port}'
-    self.start()
-
-  def start(self):
-    """Starts it; it listens a while later."""
-    command = ['bash', str(ROOT / 'launch/sglang.sh'), '--cpu', str(self.model), str(self.port)]
-    with open(self.log, 'ab') as log:
-      environment = os.environ | {'VENV': VENV}
-      self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-
-  def wait(self, seconds=300):
-    """Returns once it is healthy."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and self.process.poll() is None:
-      try:
-        with urllib.request.urlopen(f'{self.url}/health', timeout=30):
-          return self
-      except OSError:
-        time.sleep(0.5)
-    raise AssertionError(f'the server did not start:\n{self.log.read_text()[-3000:]}')
-
-  def kill(self):
-    """Ends it and its children, which share its process group."""
-    os.killpg(self.process.pid, signal.SIGKILL)
-    self.process.wait()
 
 
 @pytest.fixture(scope='module')

@@ -36,3 +36,10 @@ def test_the_context_of_the_embedded_engine_does_not_bind_servers(tmp_path):
   assert RolloutSettings(engine='sglang', sglang=SGLangServers(urls='http://a:1'), local=small).engine == 'sglang'
   with pytest.raises(ConfigError, match='context is 64'):
     RolloutSettings(local=small)
+
+
+def test_urls_of_the_rollouts_are_those_of_the_servers():
+  settings = RolloutSettings(engine='sglang', urls='http://a:1,http://b:2')
+  assert settings.sglang.servers == ('http://a:1', 'http://b:2')
+  with pytest.raises(ConfigError, match='give one of them'):
+    RolloutSettings(engine='sglang', urls='http://a:1', sglang=SGLangServers(urls='http://b:2'))
