@@ -24,6 +24,7 @@ setup(
     'openai>=1.99.9',
     'optax>=0.2.8',
     'orbax-checkpoint>=0.12.8',
+    'pyarrow>=20',  # parquet
     'regex>=2024.11.6',  # patterns of schemas, with a limit on time
     'safetensors>=0.8',
     'tensorboardX>=2.6.4',
@@ -45,6 +46,7 @@ setup(
     ],
     'eval': ['bfcl-eval>=2026.3'],
     'gguf': ['gguf>=0.17'],  # conversion of GGUF checkpoints
+    'hub': ['datasets>=4.0'],  # data sets of the hub by name
     'sglang': ['sglang>=0.5.23'],
     'tpu': ['jax[tpu]>=0.10.2'],
     'gpu': ['jax[cuda13]>=0.10.2'],

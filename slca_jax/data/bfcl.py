@@ -89,10 +89,11 @@ def _read_category(folder: pathlib.Path, category: str) -> Iterator[Task]:
     if identity not in answers:
       raise DataError(f'{folder / name}: {identity} has no entry in {ACCEPTED}')
     try:
-      task = _task(identity, category, record, answers[identity]['ground_truth'])
+      task = decode(identity, category, record, answers[identity]['ground_truth'])
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
       raise DataError(f'{folder / name}: {identity} is no record of BFCL: {type(error).__name__}: {error}') from error
-    fault = next(filter(None, map(checks_of(task.tools).fault, task.gold[0])), None)
+    calls = [call for step in task.gold for call in step]
+    fault = next(filter(None, map(checks_of(task.tools).fault, calls)), None)
     if fault is None:
       yield task
     else:
@@ -109,7 +110,12 @@ def _records(path: pathlib.Path) -> list[dict[str, Any]]:
       raise DataError(f'{path} holds a line that is no JSON: {error}') from error
 
 
-def _task(identity: str, category: str, record: Mapping[str, Any], accepted: Sequence[Mapping[str, Any]]) -> Task:
+def decode(identity: str, category: str, record: Mapping[str, Any], accepted: Sequence[Mapping[str, Any]]) -> Task:
+  """The task of a record and the accepted values of its calls; no calls at all need no tool.
+
+  Raises:
+    KeyError, TypeError, ValueError, IndexError, AttributeError: the record is of another kind.
+  """
   (dialogue,) = record['question']  # several turns would need several answers
   tools = tuple(Tool(tool['name'], tool['description'], tool['parameters']) for tool in record['function'])
   schemas = {tool.name: tool.parameters for tool in tools}
@@ -117,7 +123,7 @@ def _task(identity: str, category: str, record: Mapping[str, Any], accepted: Seq
     ToolCall(name, _first_values(arguments, schemas[name])) for call in accepted for name, arguments in call.items()
   )
   messages = tuple(Message(message['role'], message['content']) for message in dialogue)
-  return Task(identity, tools, messages, (gold,), meta={'category': category, ACCEPTED: list(accepted)})
+  return Task(identity, tools, messages, (gold,) if gold else (), meta={'category': category, ACCEPTED: list(accepted)})
 
 
 def _first_values(accepted: Mapping[str, Any], schema: Any) -> dict[str, Any]:

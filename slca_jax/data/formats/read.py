@@ -1,13 +1,16 @@
 """Rows of a data set, whatever format it comes in, one at a time."""
 
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Iterator
 
-from slca_jax.data.formats.row import Row
-from slca_jax.data.tasks import read_dialogues, read_tasks
-
-Source = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
+from slca_jax.data.formats.files import Part, Source, parts
+from slca_jax.data.formats.known import ALIASES, FORMATS, Format, Record, detect
+from slca_jax.data.formats.row import BadRow, Row, question_id
+from slca_jax.data.formats.turns import Decoded
+from slca_jax.dialogue import Dialogue, Task
+from slca_jax.errors import DataError
 
 
 def read(
@@ -18,20 +21,106 @@ def read(
   Args:
     source: a file (.jsonl, .json, both also .gz, .parquet), a folder or a glob of them, `hf:owner/name` or
       `hf:owner/name:config` for a data set of the hub, or records in memory.
-    format: a name of FORMATS, or 'auto': the format of the first row of each file, which all others must share.
-    split: which split of a hub data set.
+    format: a name of FORMATS or ALIASES, or 'auto': the format of each file's first row, which its others must share.
+    split: which split of a hub data set; files are read whole.
     limit: at most so many rows.
-    strict: raise at the first faulty row; otherwise hand it on with `fault` and `why`. A file that was cut or cannot be
+    strict: raise at the first faulty row; otherwise hand it on with `fault` and `why`. A file that is cut or cannot be
       read at all is refused either way.
 
   Raises:
     DataError: names file, line and what was seen.
   """
-  path = os.fspath(source)  # type: ignore[arg-type]
-  del format, split, strict
-  try:
-    for line, task in enumerate(read_tasks(path)[:limit], 1):
-      yield Row(task.id, task.id, str(path), line, 'tasks', task=task)
-  except KeyError:
-    for line, dialogue in enumerate(read_dialogues(path)[:limit], 1):
-      yield Row(dialogue.id, dialogue.id, str(path), line, 'dialogues', dialogue=dialogue)
+  format = ALIASES.get(format, format)
+  if format != 'auto' and format not in FORMATS:
+    raise DataError(f'{format!r} is no format; known are auto, {", ".join([*FORMATS, *ALIASES])}')
+  return itertools.islice(_rows(source, format, split, strict), limit)
+
+
+def _rows(source: Source, format: str, split: str, strict: bool) -> Iterator[Row]:
+  seen: set[bytes] = set()
+  for part in parts(source, split=split):
+    for row in _part(part, format):
+      if not row.fault:
+        row = _once(row, seen)
+      if row.fault and strict:
+        raise DataError(row.why)
+      yield row
+
+
+def _part(part: Part, format: str) -> Iterator[Row]:
+  name = '' if format == 'auto' else format
+  records = iter(part.records)
+  for line, record in records:
+    try:
+      if isinstance(record, BadRow):
+        raise record
+      name = _agreed(record, name, forced=format != 'auto')
+      if FORMATS[name].whole:
+        record = _gathered(record, records, FORMATS[name])
+      yield _row(FORMATS[name](record, part.path), part, line, name)
+    except BadRow as error:
+      yield _faulty(part, line, name, error)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
+      if isinstance(error, DataError):
+        raise
+      why = f'this is no row of the format {name}: {type(error).__name__}: {error}'
+      yield _faulty(part, line, name, BadRow('record', why))
+
+
+def _agreed(record: Record, name: str, *, forced: bool) -> str:
+  """The format of the file, by this record if it is the first. Raises BadRow if the record is of another one."""
+  if not name:
+    return detect(record)
+  if not forced and not FORMATS[name].fits(record):
+    raise BadRow('mixed', f'the file began with rows of the format {name}, this one is of {detect(record)}')
+  return name
+
+
+def _gathered(first: Record, records: Iterator[tuple[int, Record | BadRow]], format: Format) -> Record:
+  lines = [first]
+  for _, record in records:
+    if isinstance(record, BadRow):
+      raise record
+    if not format.fits(record):
+      raise BadRow('mixed', 'the file holds one dialogue, a message a line, and something else')
+    lines.append(record)
+  return {'lines': lines}
+
+
+def _row(decoded: Decoded, part: Part, line: int, name: str) -> Row:
+  value, identity = decoded.value, decoded.id or f'{part.stem}-{line}'
+  row = Row(identity, decoded.dialogue_id or decoded.id, part.name, line, name, decoded.subset, meta=decoded.meta)
+  if not row.dialogue_id and isinstance(value, Task | Dialogue):
+    asked = next((message.content for message in value.messages if message.role == 'user'), '')
+    row = dataclasses.replace(row, dialogue_id=question_id(asked))
+  if isinstance(value, Task):
+    _check_names(value)
+    return dataclasses.replace(row, task=dataclasses.replace(value, id=identity))
+  if isinstance(value, Dialogue):
+    return dataclasses.replace(row, dialogue=dataclasses.replace(value, id=identity))
+  return dataclasses.replace(row, dialogue_id=row.dialogue_id or identity, tools=value)
+
+
+def _check_names(task: Task) -> None:
+  """Raises BadRow for tools that share a name. A demonstration may have them: its calls are not executed."""
+  names = [tool.name for tool in task.tools]
+  if len(set(names)) < len(names):
+    double = next(name for name in names if names.count(name) > 1)
+    raise BadRow('tools', f'two different tools are called {double!r}; a call could mean either')
+
+
+def _once(row: Row, seen: set[bytes]) -> Row:
+  """The row, faulty if its id was met before. 10 bytes of a hash stand for each id."""
+  key = hashlib.blake2b(row.id.encode(), digest_size=10).digest()
+  if key not in seen:
+    seen.add(key)
+    return row
+  error = BadRow('duplicate_id', f'the id {row.id!r} was already given to another row; ids seed rollouts')
+  return _faulty(Part(row.source, '', None, iter(())), row.line, row.format, error, identity=row.id)
+
+
+def _faulty(part: Part, line: int, name: str, error: BadRow, identity: str = '') -> Row:
+  identity = identity or f'{part.stem}-{line}'
+  return Row(
+    identity, identity, part.name, line, name, fault=error.code, why=f'{part.name}:{line}: {error.code}: {error}'
+  )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -57,7 +58,7 @@ class Row:
 
 def turns_of(dialogue: Dialogue) -> Iterator[int]:
   """For each user turn that the assistant answers, how many leading messages make its prompt, in order."""
-  for index, (message, after) in enumerate(zip(dialogue.messages, dialogue.messages[1:], strict=False), 1):
+  for index, (message, after) in enumerate(itertools.pairwise(dialogue.messages), 1):
     if message.role == 'user' and after.role == 'assistant':
       yield index
 

@@ -113,7 +113,7 @@ def _calls(body: str, tools: Mapping[str, Tool]) -> tuple[ToolCall, ...]:
       raise error from None
   if not value:
     raise BadRow('call', f'a call block holds {shown(body)}')
-  return calls_of(value, tools)
+  return calls_of(value, tools, written=True)
 
 
 def _after_thoughts(text: str) -> int:

@@ -1,10 +1,11 @@
-"""JSON values, calls and tools as data sets hold them: objects, strings of JSON, strings of Python. Nothing is repaired.
+"""JSON values, calls and tools as data sets hold them: objects, strings of JSON or of Python. Nothing is repaired.
 
 A null is a value where it stands in a string of JSON. In an object it may also be Arrow's filling of a column's struct:
 there it stays only where the tool's schema allows it.
 """
 
 import ast
+import collections
 import json
 import math
 import re
@@ -45,11 +46,16 @@ def load(text: str | bytes, what: str = 'row') -> Any:
   try:
     text = text if isinstance(text, str) else text.decode()
     value = json.loads(text, object_pairs_hook=distinct, parse_constant=no_constant)
-    if _SURROGATE.search(text):
-      json.dumps(value, ensure_ascii=False).encode()
+    encodable(value, text)
   except (ValueError, RecursionError) as error:
     raise BadRow('json', f'the {what} is no JSON: {type(error).__name__}: {str(error)[:_QUOTED]}') from error
   return value
+
+
+def encodable(value: Any, text: str) -> None:
+  """Raises ValueError if the value of a JSON text holds lone surrogates, which no file could."""
+  if _SURROGATE.search(text):
+    json.dumps(value, ensure_ascii=False).encode()
 
 
 def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -114,16 +120,19 @@ def entries(value: Any, what: str) -> list[Any]:
   return value
 
 
-def call_of(value: Any, tools: Mapping[str, Tool]) -> ToolCall:
+def call_of(value: Any, tools: Mapping[str, Tool], *, written: bool = False) -> ToolCall:
   """The call that an object means: `name` with `arguments` or `parameters`, or these under `function`.
 
   Arguments are an object or a string of JSON or Python; null, '' and none at all are {}.
+
+  Args:
+    written: the value was read from a text, so all its nulls are meant.
 
   Raises:
     BadRow: it is no call.
   """
   if isinstance(value, str):
-    value = literal(value)
+    value, written = literal(value), True
   if isinstance(value, Mapping) and isinstance(value.get('function'), Mapping):
     value = value['function']
   if not isinstance(value, Mapping) or not isinstance(value.get('name'), str) or not value['name']:
@@ -135,7 +144,7 @@ def call_of(value: Any, tools: Mapping[str, Tool]) -> ToolCall:
     arguments = literal(text) if text.strip() else {}
     if isinstance(arguments, str):  # some converters encode twice
       arguments = literal(arguments) if arguments.strip() else {}
-  elif isinstance(arguments, Mapping) and name in tools and has_null(arguments):
+  elif isinstance(arguments, Mapping) and not written and name in tools and has_null(arguments):
     arguments = _without_filling(arguments, tools[name])
   if arguments is None:
     arguments = {}
@@ -144,25 +153,21 @@ def call_of(value: Any, tools: Mapping[str, Tool]) -> ToolCall:
   return ToolCall(name, dict(arguments))
 
 
-def calls_of(value: Any, tools: Mapping[str, Tool]) -> tuple[ToolCall, ...]:
-  """The calls of a list, or the one of an object. Raises BadRow."""
+def calls_of(value: Any, tools: Mapping[str, Tool], *, written: bool = False) -> tuple[ToolCall, ...]:
+  """The calls of a list, or the one of an object; `written` as in `call_of`. Raises BadRow."""
   if isinstance(value, str):
-    value = literal(value)
-  return tuple(call_of(item, tools) for item in (value if isinstance(value, list) else [value]))
+    value, written = literal(value), True
+  return tuple(call_of(item, tools, written=written) for item in (value if isinstance(value, list) else [value]))
 
 
 def tools_of(value: Any) -> tuple[Tool, ...]:
-  """The tools of a list, a string of JSON, or None. One that stands there twice is one.
-
-  Raises:
-    BadRow: an entry is no tool, or two different ones share a name.
-  """
-  found: dict[str, Tool] = {}
+  """The tools of a list, a string of JSON, or None. One that stands there twice is one. Raises BadRow."""
+  found: list[Tool] = []
   for entry in entries(value, 'tools'):
     tool = tool_of(entry)
-    if found.setdefault(tool.name, tool) != tool:
-      raise BadRow('tools', f'two different tools are called {tool.name!r}; a call could mean either')
-  return tuple(found.values())
+    if tool not in found:
+      found.append(tool)
+  return tuple(found)
 
 
 def tool_of(value: Any) -> Tool:
@@ -289,8 +294,10 @@ def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
-  """The tools by their names."""
-  return {tool.name: tool for tool in tools}
+  """The tools by their names, without those that share one."""
+  listed = tuple(tools)
+  count = collections.Counter(tool.name for tool in listed)
+  return {tool.name: tool for tool in listed if count[tool.name] == 1}
 
 
 def text_of(value: Any, *, result: bool = False) -> str:

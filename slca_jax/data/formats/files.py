@@ -1,0 +1,184 @@
+"""Records of files and of the hub, one at a time: JSON lines, JSON, parquet, each opened by what it holds."""
+
+import glob
+import gzip
+import os
+import pathlib
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, NamedTuple
+
+from slca_jax.data.formats.elements import Elements
+from slca_jax.data.formats.row import BadRow
+from slca_jax.data.formats.values import load, plain, shown
+from slca_jax.errors import DataError
+
+Source = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
+HUB = 'hf:'
+_ENDINGS = ('.jsonl', '.json', '.parquet', '.jsonl.gz', '.json.gz')
+_BATCH = 64  # rows of parquet that are decoded at once
+_UNREADABLE = (OSError, EOFError, zlib.error)
+
+
+class Part(NamedTuple):
+  """One file's records with their lines (in files without lines: their numbers), from 1; a BadRow stands for what could
+  not be read as a record. `stem` names the file within the source."""
+
+  name: str
+  stem: str
+  path: pathlib.Path | None
+  records: Iterator[tuple[int, dict[str, Any] | BadRow]]
+
+
+def parts(source: Source, *, split: str) -> Iterator[Part]:
+  """The files of a source in the order of their names; each is opened when its records are asked for.
+
+  Raises:
+    DataError: there is none, or (while records are read) one is cut or cannot be read.
+  """
+  if not isinstance(source, str | os.PathLike):
+    yield Part('records', 'row', None, ((number, plain(record)) for number, record in enumerate(source, 1)))
+    return
+  text = os.fspath(source)
+  if text.startswith(HUB):
+    yield Part(text, text.removeprefix(HUB), None, _hub(text.removeprefix(HUB), split))
+    return
+  for path, stem in _files(text):
+    yield Part(str(path), stem, path, _records(path))
+
+
+def _files(text: str) -> Iterator[tuple[pathlib.Path, str]]:
+  path = pathlib.Path(text)
+  if path.is_file():
+    yield path, _stem(path.name)
+    return
+  if path.is_dir():
+    found, root = [p for p in path.rglob('*') if p.name.endswith(_ENDINGS)], path
+  else:
+    found = [pathlib.Path(name) for name in glob.glob(text, recursive=True)]
+    root = pathlib.Path(os.path.commonpath([p.parent for p in found])) if found else path
+  inner = [p for p in sorted(found) if p.is_file() and not _aside(p.relative_to(root))]
+  if not inner:
+    raise DataError(f'{text} names no file that ends in {", ".join(_ENDINGS)}')
+  for file in inner:
+    yield file, _stem(file.relative_to(root).as_posix())
+
+
+def _aside(path: pathlib.PurePath) -> bool:
+  """Hidden files, and answers that lie beside the questions of a benchmark."""
+  return any(part.startswith('.') or part == 'possible_answer' for part in path.parts)
+
+
+def _stem(name: str) -> str:
+  ending = next((ending for ending in sorted(_ENDINGS, key=len, reverse=True) if name.endswith(ending)), '')
+  return name.removesuffix(ending)
+
+
+def _records(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any] | BadRow]]:
+  try:
+    with open(path, 'rb') as file:
+      magic = file.read(4)
+    if magic == b'PAR1' or path.suffix == '.parquet':
+      yield from _parquet(path)
+      return
+    with gzip.open(path) if magic[:2] == b'\x1f\x8b' else open(path, 'rb') as file:
+      yield from _text(path, file)  # type: ignore[arg-type]
+  except _UNREADABLE as error:
+    raise DataError(f'{path} cannot be read to its end, it may be cut: {type(error).__name__}: {error}') from error
+
+
+def _text(path: pathlib.Path, file: BinaryIO) -> Iterator[tuple[int, dict[str, Any] | BadRow]]:
+  """JSON lines, a list of records, or one record that is spread over lines."""
+  first = file.readline()
+  while first and not first.strip(b'\xef\xbb\xbf \t\r\n'):
+    first = file.readline()
+  head = first.removeprefix(b'\xef\xbb\xbf').lstrip()
+  file.seek(0)
+  if head.startswith(b'['):
+    yield from ((number, _checked(value)) for number, value in Elements(path, file))
+  elif head.strip() == b'{':
+    yield 1, _whole(path, file)
+  else:
+    yield from _lines(path, file)
+
+
+def _lines(path: pathlib.Path, file: BinaryIO) -> Iterator[tuple[int, dict[str, Any] | BadRow]]:
+  for number, line in enumerate(file, 1):  # as bytes, '\n' alone ends a line: JSON strings may hold U+2028
+    text = line.removeprefix(b'\xef\xbb\xbf') if number == 1 else line
+    if not text.strip():
+      continue
+    try:
+      yield number, _record(load(text))
+    except BadRow as error:
+      if not line.endswith(b'\n'):
+        raise DataError(f'{path}:{number}: the file ends inside this line, it is cut; {error}') from error
+      yield number, error
+
+
+def _checked(value: Any) -> dict[str, Any] | BadRow:
+  try:
+    return _record(value)
+  except BadRow as error:
+    return error
+
+
+def _whole(path: pathlib.Path, file: BinaryIO) -> dict[str, Any] | BadRow:
+  try:
+    return _record(load(file.read()))
+  except BadRow as error:
+    raise DataError(f'{path} is neither one JSON object nor JSON lines, or it is cut: {error}') from error
+
+
+def _record(value: Any) -> dict[str, Any]:
+  if not isinstance(value, dict):
+    raise BadRow('record', f'{shown(value)} is no record; it must be an object')
+  return value
+
+
+def _parquet(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any] | BadRow]]:
+  import pyarrow
+  import pyarrow.parquet as parquet
+
+  try:
+    with parquet.ParquetFile(path) as file:
+      number = 0
+      for batch in file.iter_batches(_BATCH):
+        for record in unfilled_rows(batch):
+          number += 1
+          yield number, record
+  except (pyarrow.ArrowException, *_UNREADABLE) as error:
+    raise DataError(f'{path} is no whole parquet file, it may be cut: {error}') from error
+
+
+def unfilled_rows(batch: Any) -> Iterator[dict[str, Any]]:
+  """The records of an Arrow batch. In structs, a null is the filling of a key that the record never had: left out."""
+  types = {field.name: field.type for field in batch.schema}
+  for record in batch.to_pylist(maps_as_pydicts='strict'):
+    yield {key: _unfilled(value, types[key]) for key, value in record.items() if value is not None}
+
+
+def _unfilled(value: Any, kind: Any) -> Any:
+  from pyarrow import types
+
+  if isinstance(value, dict) and types.is_struct(kind):
+    return {key: _unfilled(item, kind.field(key).type) for key, item in value.items() if item is not None}
+  if isinstance(value, list) and types.is_nested(kind) and not types.is_map(kind):
+    return [_unfilled(item, kind.value_type) for item in value]
+  return value
+
+
+def _hub(name: str, split: str) -> Iterator[tuple[int, dict[str, Any] | BadRow]]:
+  """The rows of a data set of the hub, streamed; its structs are Arrow's, so their nulls are left out too."""
+  try:
+    import datasets  # pyright: ignore[reportMissingImports]
+  except ImportError as error:
+    raise DataError(f'{HUB}{name} needs the package datasets; run pip install datasets, or give a file') from error
+  path, _, config = name.partition(':')
+  try:
+    rows = datasets.load_dataset(path, config or None, split=split, streaming=True)
+    for number, batch in enumerate(rows.with_format('arrow').iter(1), 1):
+      yield number, next(unfilled_rows(batch))
+  except (OSError, ValueError, RuntimeError) as error:
+    if isinstance(error, DataError):
+      raise
+    raise DataError(f'{HUB}{name} (split {split}) cannot be read: {type(error).__name__}: {error}') from error
