@@ -12,11 +12,11 @@ FLOORS = {
   'arrays': 0, 'bits': 0, 'dialogue': 0, 'errors': 0, 'config': 0,
   'ops': 1, 'chat': 1, 'llm': 1,
   'nn': 2, 'envs': 2, 'rewards': 2,
-  'rollout': 3, 'data': 3,
+  'rollout': 3, 'data': 3, 'toolverse': 3,
   'quickstart': 3, 'train': 4,
 }  # fmt: skip
 UPSTAIRS = {'quickstart/experiment.py': 4}  # sees both halves
-JAX_FREE = {'dialogue', 'errors', 'config', 'chat', 'llm', 'envs', 'rewards', 'data'}
+JAX_FREE = {'dialogue', 'errors', 'config', 'chat', 'llm', 'envs', 'rewards', 'data', 'toolverse'}
 JAX_FREE_FILES = {
   'nn/config.py',
   'rollout/settings.py',
@@ -32,7 +32,7 @@ JAX_FREE_FILES = {
   'train/surroundings.py',
   'train/endpoints.py',
 }
-BESIDE = {('envs', 'rewards'), ('rewards', 'envs'), ('chat', 'ops'), ('ops', 'chat')}  # no neighbours' business
+BESIDE = {('envs', 'rewards'), ('rewards', 'envs'), ('chat', 'ops'), ('ops', 'chat'), ('toolverse', 'rollout')}  # no neighbours' business
 HEAVY = {'jax', 'jaxlib', 'flax', 'optax', 'chex', 'orbax'}
 
 FILES = sorted(ROOT.rglob('*.py'))

@@ -9,6 +9,7 @@ from typing import Any
 
 from slca_jax.chat.checks import checks_of
 from slca_jax.dialogue import Observation, Task, Tool, ToolCall
+from slca_jax.envs.confined.changes import changes
 from slca_jax.envs.environment import Opener
 from slca_jax.envs.guard import DEFAULT, CallLimits, Threads, answer_all, answer_one, as_text, bounded, refusal
 from slca_jax.errors import EnvironmentFailure
@@ -58,7 +59,7 @@ class Executable:
     """
     self.tools = tuple(world.tools if tools is None else tools)
     self._world = world
-    self._database: Any = fresh(database)
+    self._beginning, self._database = database, fresh(database)
     self._checks = checks_of(self.tools)
     self._limits = limits
     self._threads = threads or Threads(max_abandoned=limits.max_abandoned)
@@ -69,6 +70,10 @@ class Executable:
   def database(self) -> Any:
     """The rollout's database as it stands."""
     return self._database
+
+  async def changes(self) -> list[dict[str, Any]]:
+    """How the database differs from how it began."""
+    return changes(self._beginning, self._database)
 
   async def step(self, calls: Sequence[ToolCall]) -> list[Observation]:
     """One observation per call, in order. Calls run concurrently; if one of them writes, in order, one by one.
@@ -87,7 +92,7 @@ class Executable:
   def close(self) -> None:
     """Refuses further steps and lets the database go."""
     self._open = False
-    self._database = None
+    self._beginning = self._database = None
 
   def _inline(self, call: ToolCall) -> Observation:
     try:

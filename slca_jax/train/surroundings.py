@@ -4,12 +4,14 @@ import dataclasses
 from typing import Literal
 
 from slca_jax.config import require
+from slca_jax.envs.sandbox import SandboxSettings
 from slca_jax.llm.settings import Endpoint, Sampling, check_endpoint
 from slca_jax.rewards.protocols import Scoring, needs_referee
 
 # SLCA-GRPO (arXiv:2609.29050), app. C.3; the judge's longest reply and patience as in the authors' release.
 SIMULATOR = Endpoint(sampling=Sampling(temperature=0.6, max_tokens=4096), request_seconds=540.0, deadline=540.0)
 JUDGE = Endpoint(sampling=Sampling(temperature=0.0, max_tokens=8192), request_seconds=540.0)
+SANDBOX = SandboxSettings()
 MARGIN = 5.0  # seconds that a call may take beyond the deadline of the endpoint that plays it
 
 
@@ -28,6 +30,8 @@ class EnvironmentSettings:
     call_seconds: deadline of one call; a simulated one has its endpoint's.
     max_characters: longest answer of a tool; the middle of a longer one is cut out.
     simulator: the model that plays the tools; another family is another endpoint or model.
+    blueprints: the folder in which tasks find the blueprint that they name; '' if they name none.
+    sandbox: how the functions of blueprints are confined.
   """
 
   backend: Literal['recorded', 'simulated'] = 'recorded'
@@ -39,6 +43,8 @@ class EnvironmentSettings:
   call_seconds: float = 60.0
   max_characters: int = 100_000
   simulator: Endpoint = SIMULATOR
+  blueprints: str = ''
+  sandbox: SandboxSettings = SANDBOX
 
   def __post_init__(self):
     for name in ('call_seconds', 'max_characters'):

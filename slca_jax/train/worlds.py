@@ -30,6 +30,7 @@ from slca_jax.rollout.collect import Rollouts
 from slca_jax.rollout.local import LocalSampler
 from slca_jax.rollout.sampler import Sampler
 from slca_jax.rollout.sglang import SGLangSampler
+from slca_jax.toolverse.world import blueprint_opener
 from slca_jax.train.endpoints import NO_ENDPOINTS, Endpoints
 from slca_jax.train.policy import Loaded
 from slca_jax.train.settings import EnvironmentSettings, JudgeSettings, Method, RLConfig, TaskFiles
@@ -73,7 +74,11 @@ def check_method(method: Method, scoring: Scoring, *, has_referee: bool = False)
 
 
 def opener(settings: EnvironmentSettings, endpoints: Endpoints = NO_ENDPOINTS) -> Opener:
-  """Opens a task's executable world if it names one, its records or its simulator behind the checks otherwise."""
+  """Opens a task's executable world if it names one, its records or its simulator behind the checks otherwise.
+
+  Raises:
+    ConfigError: blueprints are to be run, and this machine confines them less than the settings ask for.
+  """
   limits = CallLimits(deadline=settings.call_seconds, max_characters=settings.max_characters)
   worlds = {name: executable_opener(world, limits=limits) for name, world in WORLDS.items()}
   backend = recorded_opener(checks=settings.checks, limits=limits)
@@ -88,12 +93,19 @@ def opener(settings: EnvironmentSettings, endpoints: Endpoints = NO_ENDPOINTS) -
       limits=dataclasses.replace(limits, deadline=settings.simulator.deadline + MARGIN),
     )
 
+  built = blueprint_opener(settings.blueprints, settings.sandbox, limits=limits) if settings.blueprints else None
+
   def open_task(task: Task, seed: int) -> Environment:
     if task.blueprint is None:
       return backend(task, seed)
-    if task.blueprint not in worlds:
-      raise EnvironmentFailure(f'task {task.id} lives in {task.blueprint!r}; known worlds: {", ".join(worlds)}')
-    return worlds[task.blueprint](task, seed)
+    if task.blueprint in worlds:
+      return worlds[task.blueprint](task, seed)
+    if built is None:
+      raise EnvironmentFailure(
+        f'task {task.id} lives in {task.blueprint!r}; known worlds: {", ".join(worlds)}; '
+        'environment.blueprints names a folder of others'
+      )
+    return built(task, seed)
 
   return open_task
 
