@@ -246,13 +246,13 @@ def test_an_aborted_rollout_keeps_its_tokens_and_counts_as_cut_off(serve, tmp_pa
   open_world = worlds.opener(s.EnvironmentSettings())
   limits = Limits(prompt_tokens=256, response_tokens=700, turn_tokens=700)
   template = load_template(server.model)
-  world = collect.Rollouts(engine, template, open_world, limits, Decoding(temperature=1.0))
+  world = collect.Rollouts(engine, template, open_world, limits, Decoding(temperature=0.0))
 
   async def body():
     job = asyncio.create_task(collect.run(task, 0, 0, world, seed='s'))
     while not engine._running:
       await asyncio.sleep(0.01)
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.3)
     await engine.release(next(iter(engine._running)))
     return await job
 
