@@ -27,7 +27,7 @@ _TYPES = {
   'null': 'null none nonetype',
 }
 _TYPE_NAMES = {name: standard for standard, names in _TYPES.items() for name in names.split()}
-_ANYTHING = ('', 'any', 'optional', 'union', 'mixed', 'literal')
+_ANYTHING = ('', 'any', 'optional', 'union', 'mixed', 'literal', 'callable')
 # What a validator does not read. $id would move the base of references, which are all meant from the top.
 _DROPPED = frozenset(
   [

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slca_jax.chat.schema import compile_tool
 from slca_jax.data.formats.pythonic import calls_in
 from slca_jax.data.formats.row import BadRow
 from slca_jax.data.formats.tagged import heard, schemas_in, spoken, values_in
@@ -149,6 +150,10 @@ def test_tools_in_every_style_and_parameters_that_are_listed_by_name():
     'properties': listed,
     'required': ['type'],
   }
+  python = tool_of(
+    {'name': 'f', 'parameters': {'of': {'type': 'Callable[[float], float]'}, 'at': {'type': 'List[int]'}}}
+  )
+  assert compile_tool(python).check(ToolCall('f', {'of': 'x**2', 'at': [1]})) == ()
   assert flat_schema({}) == {'type': 'object', 'properties': {}, 'required': []}
   assert tool_of({'name': 'f', 'parameters': {}}).parameters == {}
   assert (
