@@ -14,6 +14,7 @@ setup(
     'absl-py>=2.3',
     'chex>=0.1.92',
     'flax>=0.12.8',
+    'grain>=0.2.18',  # reads demonstrations ahead; its position stands in checkpoints
     'httpx2>=2.16',  # SGLang servers
     'jax>=0.10.2',
     'jinja2>=3.1',  # chat templates

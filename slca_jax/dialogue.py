@@ -36,11 +36,15 @@ class Observation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Message:
-  """One message of a dialogue; `role` is system, user, assistant or tool. Calls stand on assistant messages only."""
+  """One message of a dialogue; `role` is system, user, assistant or tool. Calls stand on assistant messages only.
+
+  `learn`: whether a demonstration teaches what the assistant says here; False keeps it as context.
+  """
 
   role: str
   content: str
   calls: tuple[ToolCall, ...] = ()
+  learn: bool = True
 
 
 Steps = tuple[tuple[ToolCall, ...], ...]  # steps in order, each a set of parallel calls

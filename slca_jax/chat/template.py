@@ -109,7 +109,7 @@ class Template:
     Args:
       messages: a dialogue that ends with an assistant message.
       context: how many leading messages are the prompt; by default those before the first assistant message. Later
-        assistant messages are learnable, everything between them is not.
+        assistant messages are learnable unless they say otherwise, everything between them is not.
 
     Raises:
       DataError: the dialogue does not end with an assistant message, or two of them stand next to each other.
@@ -127,9 +127,16 @@ class Template:
         if not pending:
           raise DataError(f'messages {index - 1} and {index} are both by the assistant; merge them into one')
         pieces.append(Piece(self._encode(self._reply(tuple(pending)))[1:], False))
-      pieces.append(Piece(self.turn(message), True))
+      pieces.append(Piece(self.turn(message), message.learn))
       pending = []
     return pieces
+
+  @functools.cached_property
+  def separator(self) -> tuple[int, ...]:
+    """Ids that the template writes after the token that ends an assistant turn, whatever follows; often one newline."""
+    after = self._text([_QUESTION, Message('assistant', _MARK)], (), generate=False).partition(_MARK)[2]
+    ids = self._encode(after.removeprefix(self._end))
+    return ids if self._encode(self._after((_QUESTION,)))[1:][: len(ids)] == ids else ()
 
   def encode(self, text: str) -> tuple[int, ...]:
     """Ids of a text as it stands, without special tokens around it."""

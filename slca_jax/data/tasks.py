@@ -159,12 +159,24 @@ def dialogue_from_json(record: dict[str, Any]) -> Dialogue:
   return Dialogue(str(record['id']), _tools_from_json(record['tools']), messages, record.get('context'))
 
 
-def _messages_to_json(messages: Sequence[Message]) -> list[dict[str, str]]:
-  return [{'role': m.role, 'content': m.content, 'calls': _calls_to_json(m.calls)} for m in messages]
+def _messages_to_json(messages: Sequence[Message]) -> list[dict[str, Any]]:
+  return [_message_to_json(message) for message in messages]
+
+
+def _message_to_json(message: Message) -> dict[str, Any]:
+  record = {'role': message.role, 'content': message.content, 'calls': _calls_to_json(message.calls)}
+  return record if message.learn else record | {'learn': False}
 
 
 def _messages_from_json(records: Sequence[dict[str, Any]]) -> tuple[Message, ...]:
-  return tuple(Message(m['role'], m['content'], _calls_from_json(m.get('calls') or '[]')) for m in records)
+  return tuple(map(_message_from_json, records))
+
+
+def _message_from_json(record: dict[str, Any]) -> Message:
+  learn = record.get('learn')  # null where a reader gave the key to every message
+  if learn is not None and not isinstance(learn, bool):
+    raise TypeError(f'learn is {learn!r}; it is true or false')
+  return Message(record['role'], record['content'], _calls_from_json(record.get('calls') or '[]'), learn is not False)
 
 
 def _strings(values: Any, what: str) -> tuple[str, ...]:

@@ -223,21 +223,22 @@ def to_batch(
 
 
 def to_supervised(
-  examples: Sequence[Response],
-  prompts: Sequence[np.ndarray],
-  layout: Layout,
-  *,
-  rollouts: int,
-  sharding: NamedSharding | None = None,
+  trees: Sequence[Tree], layout: Layout, *, rollouts: int, sharding: NamedSharding | None = None
 ) -> TokenBatch:
   """The batch of demonstrations, packed like rollouts: what is marked as sampled is learned, rewards are absent.
 
   Args:
-    rollouts: R, the same for every batch, or each count of examples would compile a program of its own.
+    rollouts: R, the same for every batch, or each count of demonstrations would compile a program of its own.
   """
-  trees = [Tree(prompt, (example,)) for prompt, example in zip(prompts, examples, strict=True)]
   length, rows = choose(trees, layout)
-  arrays = lay_out(rows, length, padded_rows(len(rows), layout.micro_rows))
+  return supervised(rows, length, padded_rows(len(rows), layout.micro_rows), rollouts=rollouts, sharding=sharding)
+
+
+def supervised(
+  rows: Sequence[Sequence[Tree]], length: int, num_rows: int, *, rollouts: int, sharding: NamedSharding | None = None
+) -> TokenBatch:
+  """The batch of demonstrations that were packed before, as `to_supervised` makes it."""
+  arrays = lay_out(rows, length, num_rows)
   absent_R, none_R = _array([np.nan] * rollouts, np.float32), _array([False] * rollouts, bool)
   rewards = Rewards(absent_R, absent_R, absent_R, absent_R[:, None], none_R, _array(range(rollouts), np.int32))
   batch = TokenBatch(**arrays, finished_R=~none_R, rewards=rewards)

@@ -1,14 +1,15 @@
 """Checkpoints of everything a run needs to go on as if it had never stopped.
 
 One Orbax step holds the device state (parameters, moments, update count) and a JSON record of the host's: which step
-comes next, from which order and seeds follow, and the numbers of the last one. A checkpoint appears whole or not at
-all: Orbax writes and renames.
+comes next, from which order and seeds follow, and the numbers of the last one; where grain reads the data, its
+iterator's state as well. A checkpoint appears whole or not at all: Orbax writes and renames.
 """
 
 import json
 import pathlib
 from typing import Any
 
+import grain
 import jax
 import orbax.checkpoint as ocp
 
@@ -44,18 +45,37 @@ class Checkpoints:
     """Whether a checkpoint is due after `step` of `steps` steps."""
     return step % self._every == 0 or step == steps
 
-  def save(self, step: int, state: TrainState, record: dict[str, Any], *, score: float | None = None) -> None:
-    """Writes the state after `step` steps. The buffers are copied before this returns; the disk is written behind."""
+  def save(
+    self,
+    step: int,
+    state: TrainState,
+    record: dict[str, Any],
+    *,
+    data: grain.DatasetIterator | None = None,
+    score: float | None = None,
+  ) -> None:
+    """Writes the state after `step` steps. The buffers are copied before this returns; the disk is written behind.
+
+    Args:
+      data: what reads the data, at the item that comes next.
+      score: the checkpoint with the highest one is kept.
+    """
     if step in self._manager.all_steps():
       return
-    args = ocp.args.Composite(state=ocp.args.StandardSave(_plain(state)), record=ocp.args.JsonSave(record))
-    self._manager.save(step, args=args, metrics=None if score is None else {'score': float(score)})
+    parts: dict[str, Any] = {'state': ocp.args.StandardSave(_plain(state)), 'record': ocp.args.JsonSave(record)}
+    if data is not None:
+      parts['data'] = grain.checkpoint.CheckpointSave(data)
+    metrics = None if score is None else {'score': float(score)}
+    self._manager.save(step, args=ocp.args.Composite(**parts), metrics=metrics)
 
-  def restore(self, template: TrainState, step: int | None = None) -> tuple[TrainState, dict[str, Any]]:
+  def restore(
+    self, template: TrainState, step: int | None = None, *, data: grain.DatasetIterator | None = None
+  ) -> tuple[TrainState, dict[str, Any]]:
     """The state and the record of a step (the newest if None), laid out like `template`.
 
     Args:
       template: a state, or shapes with shardings, of the same structure.
+      data: what reads the data; it goes on with the item that came next.
 
     Raises:
       ConfigError: the checkpoint is of another model or optimiser; names the first difference.
@@ -63,9 +83,11 @@ class Checkpoints:
     step = self.latest if step is None else step
     plain = _plain(template)
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, plain)
-    args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), record=ocp.args.JsonRestore())
+    parts: dict[str, Any] = {'state': ocp.args.StandardRestore(abstract), 'record': ocp.args.JsonRestore()}
+    if data is not None:
+      parts['data'] = grain.checkpoint.CheckpointRestore(data)
     try:
-      found = self._manager.restore(step, args=args)
+      found = self._manager.restore(step, args=ocp.args.Composite(**parts))
     except ValueError as error:
       raise ConfigError(
         f'checkpoint {step} in {self._manager.directory} is not of this model and optimiser: {error}; '

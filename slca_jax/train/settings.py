@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Literal
 
 from slca_jax.config import require
+from slca_jax.data.sft import Learned
 from slca_jax.llm.settings import Endpoint
 from slca_jax.nn.config import Backend, Dtype, Remat
 from slca_jax.rewards.protocols import Scoring
@@ -273,13 +274,31 @@ class Demonstrations:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Packing:
+  """Full rows per update instead of a number of dialogues; hardly a token is computed for nothing then.
+
+  Attributes:
+    rows: rows of `batching.lengths[-1]` tokens per update, a multiple of `batching.micro_rows`; 0 counts dialogues.
+    window: dialogues packed at a time; more waste less, fewer mix better.
+  """
+
+  rows: int = 0
+  window: int = 1024
+
+  def __post_init__(self):
+    _require_counts(self, 'rows')
+    require(self.window > 0, f'window is {self.window}; it counts dialogues that are packed together')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class SFTConfig:
   """A supervised run. Defaults: SLCA-GRPO (arXiv:2609.29050), table 6.
 
   Attributes:
     output: folder of checkpoints, metrics and, at the end, the model as a Hugging Face folder.
     steps: updates; 0 makes `epochs` passes over the data.
-    batch: dialogues per update.
+    batch: dialogues per update, unless `packing.rows` counts rows.
+    learned: what of a dialogue is learned.
     until: end early once the smoothed loss is below this; 0 never does.
     eval_every: steps between measurements of the held-out loss; 0 measures at the end only.
   """
@@ -295,7 +314,9 @@ class SFTConfig:
   model: Model = dataclasses.field(default_factory=Model)
   mesh: MeshShape = dataclasses.field(default_factory=MeshShape)
   data: Demonstrations = dataclasses.field(default_factory=Demonstrations)
+  learned: Learned = dataclasses.field(default_factory=Learned)
   batching: Layout = dataclasses.field(default_factory=lambda: Layout(lengths=(2048, 4096, 8192, 16384)))
+  packing: Packing = dataclasses.field(default_factory=Packing)
   optimizer: Optimizer = dataclasses.field(
     default_factory=lambda: Optimizer(learning_rate=5e-6, schedule='cosine', warmup=0.1)
   )
@@ -304,6 +325,10 @@ class SFTConfig:
   def __post_init__(self):
     _require_counts(self, 'steps', 'epochs', 'eval_every')
     require(self.batch > 0, f'batch is {self.batch}; it counts dialogues per update')
+    require(
+      self.packing.rows % self.batching.micro_rows == 0,
+      f'packing.rows is {self.packing.rows}; use a multiple of batching.micro_rows, {self.batching.micro_rows}',
+    )
     require(self.logprob_chunk > 0, f'logprob_chunk is {self.logprob_chunk}; it must be positive')
     require(self.steps > 0 or self.epochs > 0, 'steps and epochs are both 0; one of them must say how long to train')
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from slca_jax.data.sft import encode
 from slca_jax.data.tasks import read_dialogues, write_dialogues
 from slca_jax.dialogue import Dialogue, Message
 from slca_jax.errors import ConfigError
@@ -20,6 +21,7 @@ from slca_jax.rollout.settings import Layout
 from slca_jax.train import policy, sft
 from slca_jax.train import settings as s
 from slca_jax.train.export import export
+from slca_jax.train.loader import make_batch
 
 NETWORK = TransformerConfig(layers=1, width=16, hidden=32, heads=2, kv_heads=1, head_dim=8, context=512)
 MESH = s.MeshShape(data=2, fsdp=2, tensor=2)
@@ -101,8 +103,8 @@ def test_loss_is_on_what_the_assistant_says_and_nothing_else(folder):
   loaded = policy.load(config(folder, 'x').model, MESH)
   task = make_task(0, 'train', 0, kind='two')
   dialogue = Dialogue(task.id, task.tools, demonstrate(task))
-  example = sft.encode(dialogue, loaded.template)
-  tokens, sampled = example.response.tokens, example.response.sampled
+  example = encode(dialogue, loaded.template)
+  tokens, sampled = example.tokens, example.learned
   edges = np.flatnonzero(np.diff(np.concatenate([[0], sampled.astype(int), [0]])))
   runs = [loaded.template.decode(tokens[a:b], stops=True) for a, b in edges.reshape(-1, 2)]
   said = [message for message in dialogue.messages if message.role == 'assistant']
@@ -117,21 +119,21 @@ def test_loss_is_on_what_the_assistant_says_and_nothing_else(folder):
 def test_dialogue_longer_than_a_row_is_left_out_and_counted(folder):
   loaded = policy.load(config(folder, 'x').model, MESH)
   dialogues = [Dialogue(t.id, t.tools, demonstrate(t)) for t in (make_task(0, 'train', i) for i in range(4))]
-  lengths = [len(e.prompt) + len(e.response.tokens) for e in (sft.encode(d, loaded.template) for d in dialogues)]
+  lengths = [encode(dialogue, loaded.template).size for dialogue in dialogues]
   limit = sorted(lengths)[1]
-  batch, too_long = sft.make_batch(dialogues, loaded, Layout((limit,), 4))
+  batch, too_long = make_batch(dialogues, loaded, Layout((limit,), 4))
   assert too_long == sum(length > limit for length in lengths)
   assert len(np.unique(np.asarray(batch.rollout_BT))) - 1 == 4 - too_long
   short = dataclasses.replace(loaded, config=dataclasses.replace(loaded.config, context=limit))
-  assert sft.make_batch(dialogues, short, Layout((256,), 4))[1] == too_long
+  assert make_batch(dialogues, short, Layout((256,), 4))[1] == too_long
 
 
 def test_batches_with_dialogues_left_out_have_the_shapes_of_whole_ones(folder):
   loaded = policy.load(config(folder, 'x').model, MESH)
   dialogues = read_dialogues(folder / 'train.jsonl')[:3]
-  lengths = [len(e.prompt) + len(e.response.tokens) for e in (sft.encode(d, loaded.template) for d in dialogues)]
+  lengths = [encode(dialogue, loaded.template).size for dialogue in dialogues]
   limit = Layout((max(lengths),), 4)
-  (whole, none), (rest, one) = (sft.make_batch(three, loaded, limit) for three in (dialogues, [*dialogues[:2], LONG]))
+  (whole, none), (rest, one) = (make_batch(three, loaded, limit) for three in (dialogues, [*dialogues[:2], LONG]))
   assert (none, one) == (0, 1)
   assert jax.tree.map(jnp.shape, whole) == jax.tree.map(jnp.shape, rest)
 

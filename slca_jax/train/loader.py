@@ -1,0 +1,161 @@
+"""Batches of demonstrations, read one step ahead of the device by grain, whose position every checkpoint holds.
+
+Which dialogues a step shows is a function of the seed and the step (`Order` in data/tasks.py, `RowPlan` in
+data/packing.py), so grain reads by index and its whole state is the index that comes next. Its own packing is not used:
+it goes through the data in order, must encode again after a resumption what the open rows held, and fills rows of
+lengths like Toucan's to 0.92 (8 rows open) or 0.97 (256); rows planned from sizes are filled to 0.99.
+"""
+
+import logging
+import math
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import grain
+import numpy as np
+import tqdm
+
+from slca_jax.arrays import TokenBatch
+from slca_jax.data.packing import RowPlan, best_fit
+from slca_jax.data.sft import BadMask, Example, Learned, encode
+from slca_jax.data.tasks import Order
+from slca_jax.dialogue import Dialogue
+from slca_jax.errors import DataError, TemplateError
+from slca_jax.rollout.batching import Response, Tree, supervised, to_supervised
+from slca_jax.rollout.settings import Layout
+from slca_jax.train import policy
+from slca_jax.train.settings import SFTConfig
+
+_ALL = Learned()
+Batch = tuple[TokenBatch, int]  # a batch, and how many of its dialogues were left out
+
+
+class DialogueBatches:
+  """Step by step `batch` dialogues, packed into the fewest rows; what fits no row or cannot be rendered is left out."""
+
+  def __init__(self, dialogues: Sequence[Dialogue], loaded: policy.Loaded, config: SFTConfig):
+    self._order = Order(dialogues, config.batch, seed=config.seed)
+    self._loaded, self._config = loaded, config
+    self.steps = config.steps or math.ceil(config.epochs * len(dialogues) / config.batch)
+
+  def __len__(self) -> int:
+    return self.steps
+
+  def __getitem__(self, step: int) -> Batch:
+    return make_batch(self._order(step), self._loaded, self._config.batching, learned=self._config.learned)
+
+
+class RowBatches:
+  """Step by step `packing.rows` full rows. Every dialogue is encoded once before the first step, to know its size."""
+
+  def __init__(
+    self, dialogues: Sequence[Dialogue], loaded: policy.Loaded, config: SFTConfig, *, remembered: pathlib.Path
+  ):
+    """Reads the sizes from the file `remembered`, or writes them there.
+
+    Raises:
+      BadMask, DataError: a dialogue has nothing to learn, or not one can be used.
+    """
+    self._dialogues, self._loaded, self._learned = dialogues, loaded, config.learned
+    self._length, rows = config.batching.lengths[-1], config.packing.rows
+    sizes = sizes_of(dialogues, loaded, config, remembered)
+    self._plan = RowPlan(sizes, length=self._length, rows=rows, window=config.packing.window, seed=config.seed)
+    self._most = self._plan.most_per_batch
+    self.steps = config.steps or self._plan.steps(config.epochs)
+    if left_out := sum(not size for size in sizes):
+      logging.warning('%d of %d dialogues are left out', left_out, len(sizes))
+
+  def __len__(self) -> int:
+    return self.steps
+
+  def __getitem__(self, step: int) -> Batch:
+    rows = self._plan(step)
+    places = {index: place for place, index in enumerate(index for row in rows for index in row)}
+    grown = lambda index: tree(self._encode(index), places[index])
+    trees = [[grown(index) for index in row] for row in rows]
+    return supervised(trees, self._length, len(rows), rollouts=self._most, sharding=self._loaded.rows), 0
+
+  def _encode(self, index: int) -> Example:
+    return encode(self._dialogues[index], self._loaded.template, separator=self._learned.separator)
+
+
+def open_batches(
+  dialogues: Sequence[Dialogue], loaded: policy.Loaded, config: SFTConfig, folder: pathlib.Path
+) -> tuple[grain.DatasetIterator, int]:
+  """(an iterator over the batches of a run, how many there are); `folder` keeps what need not be computed again."""
+  source: Any
+  if config.packing.rows:
+    source = RowBatches(dialogues, loaded, config, remembered=folder / 'sizes.npy')
+  else:
+    source = DialogueBatches(dialogues, loaded, config)
+  ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
+  return iter(grain.MapDataset.source(source).to_iter_dataset(ahead)), source.steps
+
+
+def make_batch(
+  dialogues: Sequence[Dialogue], loaded: policy.Loaded, layout: Layout, *, learned: Learned = _ALL
+) -> Batch:
+  """(the packed batch of some dialogues, how many were left out)."""
+  examples = [usable(dialogue, loaded, layout, learned) for dialogue in dialogues]
+  kept = [example for example in examples if example is not None]
+  trees = [tree(example, place) for place, example in enumerate(kept)]
+  return to_supervised(trees, layout, rollouts=len(dialogues), sharding=loaded.rows), len(examples) - len(kept)
+
+
+def heldout_batches(examples: Sequence[Example], loaded: policy.Loaded, config: SFTConfig) -> Iterator[TokenBatch]:
+  """The batches of a measurement, of the shapes that training has."""
+  layout, rows = config.batching, config.packing.rows
+  if not rows:
+    for start in range(0, len(examples), config.batch):
+      trees = [tree(example, place) for place, example in enumerate(examples[start : start + config.batch])]
+      yield to_supervised(trees, layout, rollouts=config.batch, sharding=loaded.rows)
+    return
+  packed = best_fit([example.size for example in examples], layout.lengths[-1])
+  for start in range(0, len(packed), rows):
+    trees = [[tree(examples[index], 0) for index in row] for row in packed[start : start + rows]]
+    yield supervised(trees, layout.lengths[-1], rows, rollouts=1, sharding=loaded.rows)
+
+
+def tree(example: Example, place: int) -> Tree:
+  """The example as a prompt with one response, the `place`-th of its batch."""
+  silent = np.zeros(len(example.tokens), np.float32)
+  return Tree(example.prompt, (Response(place, example.tokens, example.learned, silent),))
+
+
+def usable(dialogue: Dialogue, loaded: policy.Loaded, layout: Layout, learned: Learned) -> Example | None:
+  """The dialogue's ids, None if the template cannot render it, or if it fits no row or not the model's context.
+
+  Raises:
+    BadMask: nothing of it is learned.
+  """
+  try:
+    example = encode(dialogue, loaded.template, separator=learned.separator)
+  except BadMask:
+    raise
+  except (DataError, TemplateError) as error:
+    logging.warning('dialogue %s is left out: %s', dialogue.id, error)
+    return None
+  longest = min(layout.lengths[-1], loaded.config.context)
+  if example.size > longest:
+    logging.warning('dialogue %s is left out: its %d tokens exceed %d', dialogue.id, example.size, longest)
+    return None
+  return example
+
+
+def sizes_of(
+  dialogues: Sequence[Dialogue], loaded: policy.Loaded, config: SFTConfig, remembered: pathlib.Path
+) -> list[int]:
+  """Tokens of every dialogue, 0 for those that are left out."""
+  if remembered.exists():  # the run's folder refuses other data and other settings, so they are these dialogues'
+    return np.load(remembered).tolist()
+  sizes = []
+  for dialogue in tqdm.tqdm(dialogues, desc='encode', unit='dialogue', dynamic_ncols=True, mininterval=1.0):
+    example = usable(dialogue, loaded, config.batching, config.learned)
+    sizes.append(example.size if example else 0)
+  part = remembered.with_suffix('.part')
+  with open(part, 'wb') as file:
+    np.save(file, np.array(sizes, np.int32))
+  os.replace(part, remembered)
+  return sizes
