@@ -6,9 +6,9 @@ there it stays only where the tool's schema allows it.
 
 import ast
 import collections
+import functools
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,8 +18,8 @@ from slca_jax.data.formats.row import BadRow
 from slca_jax.dialogue import Tool, ToolCall
 from slca_jax.errors import SchemaError
 
-_SURROGATE = re.compile(r'\\u[dD][89a-fA-F]|[\ud800-\udfff]')
 _QUOTED = 100  # characters of what an error quotes
+_REMEMBERED = 128  # lists of tools in strings: rows of one server repeat them
 _VALUES = frozenset(('default', 'const', 'enum', 'examples', 'example'))  # what they hold is data, no schema
 _MAPS = frozenset(('properties', 'patternProperties', '$defs', 'definitions', 'dependentSchemas'))
 
@@ -54,8 +54,10 @@ def load(text: str | bytes, what: str = 'row') -> Any:
 
 def encodable(value: Any, text: str) -> None:
   """Raises ValueError if the value of a JSON text holds lone surrogates, which no file could."""
-  if _SURROGATE.search(text):
+  if '\\ud' in text or '\\uD' in text:
     json.dumps(value, ensure_ascii=False).encode()
+  elif not text.isascii():
+    text.encode()
 
 
 def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def literal(text: str) -> Any:
 
 
 def _jsonable(value: Any) -> Any:
-  if isinstance(value, Mapping):
+  if isinstance(value, dict):
     if not all(isinstance(key, str) for key in value):
       raise ValueError('keys must be strings')
     return {key: _jsonable(item) for key, item in value.items()}
@@ -133,9 +135,9 @@ def call_of(value: Any, tools: Mapping[str, Tool], *, written: bool = False) -> 
   """
   if isinstance(value, str):
     value, written = literal(value), True
-  if isinstance(value, Mapping) and isinstance(value.get('function'), Mapping):
+  if isinstance(value, dict) and isinstance(value.get('function'), dict):
     value = value['function']
-  if not isinstance(value, Mapping) or not isinstance(value.get('name'), str) or not value['name']:
+  if not isinstance(value, dict) or not isinstance(value.get('name'), str) or not value['name']:
     raise BadRow('call', f'{shown(value)} is no call; it needs a name and arguments')
   name, given = value['name'], value.get('arguments')
   arguments = value.get('parameters') if given is None else given
@@ -144,11 +146,11 @@ def call_of(value: Any, tools: Mapping[str, Tool], *, written: bool = False) -> 
     arguments = literal(text) if text.strip() else {}
     if isinstance(arguments, str):  # some converters encode twice
       arguments = literal(arguments) if arguments.strip() else {}
-  elif isinstance(arguments, Mapping) and not written and name in tools and has_null(arguments):
+  elif isinstance(arguments, dict) and not written and name in tools and has_null(arguments):
     arguments = _without_filling(arguments, tools[name])
   if arguments is None:
     arguments = {}
-  if not isinstance(arguments, Mapping):
+  if not isinstance(arguments, dict):
     raise BadRow('call', f'the arguments of {name!r} are {shown(arguments)}; they must be an object')
   return ToolCall(name, dict(arguments))
 
@@ -162,31 +164,40 @@ def calls_of(value: Any, tools: Mapping[str, Tool], *, written: bool = False) ->
 
 def tools_of(value: Any) -> tuple[Tool, ...]:
   """The tools of a list, a string of JSON, or None. One that stands there twice is one. Raises BadRow."""
+  return _written_tools(value) if isinstance(value, str) else _tools(entries(value, 'tools'))
+
+
+@functools.lru_cache(_REMEMBERED)
+def _written_tools(text: str) -> tuple[Tool, ...]:
+  return _tools(entries(text, 'tools'), nulls='null' in text)
+
+
+def _tools(listed: list[Any], *, nulls: bool = True) -> tuple[Tool, ...]:
   found: list[Tool] = []
-  for entry in entries(value, 'tools'):
-    tool = tool_of(entry)
+  for entry in listed:
+    tool = tool_of(entry, nulls=nulls)
     if tool not in found:
       found.append(tool)
   return tuple(found)
 
 
-def tool_of(value: Any) -> Tool:
-  """The tool of an entry in OpenAI's, MCP's, xLAM's or BFCL's style. Raises BadRow."""
+def tool_of(value: Any, *, nulls: bool = True) -> Tool:
+  """The tool of an entry in OpenAI's, MCP's, xLAM's or BFCL's style. `nulls`: there may be some. Raises BadRow."""
   if isinstance(value, str):
     value = load(value, 'tools')
-  if isinstance(value, Mapping) and isinstance(value.get('function'), Mapping):
+  if isinstance(value, dict) and isinstance(value.get('function'), dict):
     value = value['function']
-  if not isinstance(value, Mapping) or not isinstance(value.get('name'), str) or not value['name']:
+  if not isinstance(value, dict) or not isinstance(value.get('name'), str) or not value['name']:
     raise BadRow('tools', f'{shown(value)} is no tool; it needs a name')
   schema = next((value[key] for key in _SCHEMAS if value.get(key) is not None), None)
-  returns = next((value[key] for key in _RETURNS if isinstance(value.get(key), Mapping)), None)
+  returns = next((value[key] for key in _RETURNS if isinstance(value.get(key), dict)), None)
   annotations = value.get('annotations') or {}
   return Tool(
     value['name'],
     value.get('description') or '',
-    _schema(schema, value['name']),
+    _schema(schema, value['name'], nulls),
     None if returns is None else _without_null_keywords(returns),
-    isinstance(annotations, Mapping) and annotations.get('readOnlyHint') is False,
+    isinstance(annotations, dict) and annotations.get('readOnlyHint') is False,
   )
 
 
@@ -199,21 +210,21 @@ def flat_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
   needed = [
     name
     for name, one in parameters.items()
-    if isinstance(one, Mapping) and 'default' not in one and 'optional' not in str(one.get('type')).lower()
+    if isinstance(one, dict) and 'default' not in one and 'optional' not in str(one.get('type')).lower()
   ]
   return {'type': 'object', 'properties': dict(parameters), 'required': needed}
 
 
-def _schema(value: Any, name: str) -> Mapping[str, Any]:
+def _schema(value: Any, name: str, nulls: bool) -> Mapping[str, Any]:
   if isinstance(value, str):
     value = load(value, 'tools') if value.strip() else None
   if value is None:
     return {'type': 'object', 'properties': {}}
-  if not isinstance(value, Mapping):
+  if not isinstance(value, dict):
     raise BadRow('tools', f'the parameters of {name!r} are {shown(value)}; they must be a JSON Schema')
-  value = _without_null_keywords(value)
+  value = _without_null_keywords(value) if nulls else value
   listed = value and not isinstance(value.get('type'), str | list)
-  if listed and all(isinstance(one, Mapping) and _is_parameter(one) for one in value.values()):
+  if listed and all(isinstance(one, dict) and _is_parameter(one) for one in value.values()):
     return flat_schema(value)
   return value
 
@@ -230,7 +241,7 @@ def _without_null_keywords(node: Any, *, names: bool = False) -> Any:
   """
   if isinstance(node, list):
     return [_without_null_keywords(item) for item in node]
-  if not isinstance(node, Mapping):
+  if not isinstance(node, dict):
     return node
   filled = names or any(value is None and key not in ('default', 'const') for key, value in node.items())
   kept = {key: value for key, value in node.items() if value is not None or not filled}
@@ -242,7 +253,7 @@ def _without_null_keywords(node: Any, *, names: bool = False) -> Any:
 
 def has_null(value: Any) -> bool:
   """Whether a null stands somewhere as the value of a key."""
-  if isinstance(value, Mapping):
+  if isinstance(value, dict):
     return any(item is None or has_null(item) for item in value.values())
   return isinstance(value, list) and any(map(has_null, value))
 
@@ -260,7 +271,7 @@ def _unfilled(value: Any, schema: Any, root: Mapping[str, Any]) -> Any:
   schema = _resolved(schema, root)
   if isinstance(value, list):
     return [_unfilled(item, schema.get('items'), root) for item in value]
-  if not isinstance(value, Mapping):
+  if not isinstance(value, dict):
     return value
   properties = schema.get('properties') or {}
   named = bool(properties) and schema.get('additionalProperties') in (None, False)
@@ -284,13 +295,13 @@ def _allows_null(schema: Any, root: Mapping[str, Any], depth: int = 0) -> bool:
 
 def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
   for _ in range(8):
-    if not isinstance(schema, Mapping) or '$ref' not in schema:
+    if not isinstance(schema, dict) or '$ref' not in schema:
       break
     target: Any = root
     for step in str(schema['$ref']).split('/')[1:]:
-      target = target.get(step.replace('~1', '/').replace('~0', '~')) if isinstance(target, Mapping) else None
+      target = target.get(step.replace('~1', '/').replace('~0', '~')) if isinstance(target, dict) else None
     schema = target
-  return schema if isinstance(schema, Mapping) else {}
+  return schema if isinstance(schema, dict) else {}
 
 
 def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
@@ -310,7 +321,7 @@ def text_of(value: Any, *, result: bool = False) -> str:
     return ''
   if isinstance(value, str):
     return value
-  if isinstance(value, Sequence) and value and all(isinstance(part, Mapping) and 'type' in part for part in value):
+  if isinstance(value, Sequence) and value and all(isinstance(part, dict) and 'type' in part for part in value):
     if all(part['type'] == 'text' and isinstance(part.get('text'), str) for part in value):
       return ''.join(part['text'] for part in value)
     if not result:
