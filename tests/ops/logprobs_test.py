@@ -2,6 +2,7 @@ import functools
 
 import chex
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -121,7 +122,7 @@ def _shapes(jaxpr):
   for equation in jaxpr.eqns:
     for var in equation.outvars:
       yield var.aval.shape
-    for inner in jax.core.jaxprs_in_params(equation.params):
+    for inner in jax.extend.core.jaxprs_in_params(equation.params):
       yield from _shapes(inner)
 
 
