@@ -12,8 +12,9 @@ What protects, and where:
     no network, files, processes or capabilities         namespaces                  -       kernel; with seccomp: full
 
 Namespaces need a kernel that lets users have them (most distributions; most containers don't), seccomp needs
-libseccomp.so.2 (part of Debian, Ubuntu, Fedora and their images). Without either, generated code could still rename or
-delete what its user may: so the default refuses to run it.
+libseccomp.so.2 (part of Debian, Ubuntu, Fedora and their images). Each of them alone contains code that got out of
+Python; by namespaces alone it could still kill other worlds of its sandbox. Without either, it could rename or delete
+what its user may: so the default refuses to run it. A sandbox that is started by root works as nobody.
 
     sandbox = Sandbox()                        # nothing starts yet
     sandbox.protections().level                # 'full'
@@ -52,6 +53,7 @@ _START = (
 )
 _PASSED = ('LD_LIBRARY_PATH', 'DYLD_LIBRARY_PATH')
 _MEGABYTE = 1 << 20
+_PATIENCE = 120.0  # seconds with the sandbox's own processes: to start, to read a large database
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -276,6 +278,7 @@ class Sandbox:
   def _load(self, code: Code) -> _Cradle:
     self._make_room()
     here, there = socket.socketpair()
+    here.settimeout(_PATIENCE)
     with there:
       self._send_to_nursery(there)
     limits = dataclasses.asdict(self.settings) | {'memory': self.settings.memory_mb * _MEGABYTE, 'now': code.now}
@@ -307,6 +310,7 @@ class Sandbox:
   def _started(self) -> tuple[subprocess.Popen[bytes], socket.socket, Protections]:
     if self._nursery is None:
       here, there = socket.socketpair()
+      here.settimeout(_PATIENCE)
       with there:
         process = _start_process(there)
       report = wire.receive(here, most=_MEGABYTE)

@@ -174,12 +174,15 @@ CONTAINED = {
   'becomes root': 'real("os").setuid(0)',
   'sets a signal': 'real("signal").setitimer(0, 1)',
 }
+WITHIN = {'kills its parent', 'takes its death signal off', 'sets a signal'}
 
 
 @pytest.mark.parametrize('name', CONTAINED)
 def test_the_kernel_contains_code_that_got_past_the_check(name, run, sandbox, tmp_path):
   if sandbox.protections().level == 'limits':
     pytest.skip(f'this machine has no means of the kernel: {sandbox.protections()}')
+  if name in WITHIN and 'filter' not in sandbox.protections().active:
+    pytest.skip('without the filter, namespaces leave this to the code: it reaches no further than its sandbox')
   victim = tmp_path / 'victim'
   victim.write_text('whole')
   os.chmod(tmp_path, 0o777)
