@@ -4,6 +4,7 @@ import pathlib
 
 import jax
 from flax import nnx
+from transformers import PreTrainedTokenizerFast
 
 from slca_jax.chat.template import Template
 from slca_jax.nn.config import TransformerConfig
@@ -27,6 +28,13 @@ def write_start(folder: pathlib.Path, *, seed: int, network: TransformerConfig =
     samples: demonstrations the tokenizer's merges come from.
   """
   tokenizer = make_tokenizer(make_task(seed, 'train', index) for index in range(samples))
+  return write_random(folder, tokenizer, seed=seed, network=network)
+
+
+def write_random(
+  folder: pathlib.Path, tokenizer: PreTrainedTokenizerFast, *, seed: int, network: TransformerConfig = NETWORK
+) -> int:
+  """Writes a policy of random weights that speaks through `tokenizer`, as `write_start` does."""
   template = Template(tokenizer)
   fields = {**vars(network), 'vocab': template.vocab_size}
   config = TransformerConfig(**fields)
