@@ -1,0 +1,334 @@
+"""Python source of the functions behind a plan: short bodies over a few shared helpers; unused ones are left out."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slca_jax.toolverse.deterministic import words as w
+from slca_jax.toolverse.deterministic.model import Match, Operation, Plan, Table
+from slca_jax.toolverse.deterministic.pure import MODULES, PARTS
+from slca_jax.toolverse.deterministic.records import Database
+from slca_jax.toolverse.deterministic.values import TODAY
+
+_HELPERS = {
+  '_key': '''
+def _key(value):
+  """The value as a key of a table: 3.0 and 3 are one."""
+  return str(int(value)) if isinstance(value, float) and value == int(value) else str(value)
+''',
+  '_same': '''
+def _same(value, wanted):
+  """Whether two values are equal, whatever their case; of a list of wanted values, any."""
+  if isinstance(wanted, list):
+    return any(_same(value, one) for one in wanted)
+  if isinstance(value, list):
+    return any(_same(one, wanted) for one in value)
+  return _key(value).lower() == _key(wanted).lower()
+''',
+  '_where': '''
+def _where(table, wanted):
+  """The records that hold all the wanted values; None asks for nothing."""
+  wanted = {column: value for column, value in wanted.items() if value is not None}
+  return [record for record in table.values() if all(_same(record[column], value) for column, value in wanted.items())]
+''',
+  '_require': '''
+def _require(table, column, value, noun):
+  """Refuses a value that no record of another table has."""
+  values = value if isinstance(value, list) else [value]
+  for one in values:
+    if one is not None and not _where(table, {column: one}):
+      raise ValueError(f'there is no {noun} with {column} {one!r}')
+''',
+  '_one': '''
+def _one(rows, noun, wanted):
+  """The first record, or a refusal that says what was looked for."""
+  if not rows:
+    raise ValueError(f'no {noun} found for {", ".join(f"{name} {value!r}" for name, value in wanted.items())}')
+  return rows[0]
+''',
+  '_search': '''
+def _search(rows, *queries):
+  """The records whose texts hold at least half of the words, those with most of them first."""
+  asked = [part for query in queries if query for part in (query if isinstance(query, list) else [query])]
+  words = [word for part in asked for word in str(part).lower().split()]
+  if not words:
+    return rows
+  found = []
+  for record in rows:
+    text = ' '.join(str(value).lower() for value in record.values())
+    hits = sum(word in text for word in words)
+    if 2 * hits >= len(words):
+      found.append((-hits, len(found), record))
+  return [record for _, _, record in sorted(found, key=lambda one: one[:2])]
+''',
+  '_between': '''
+def _between(rows, column, low, high):
+  """The records whose value is not below `low` and not above `high`; None bounds nothing."""
+  rows = [record for record in rows if low is None or record[column] >= low]
+  return [record for record in rows if high is None or record[column] <= high or
+  str(record[column]).startswith(str(high))]
+''',
+  '_cut': '''
+def _cut(rows, limit, offset, page):
+  """A part of a list: `limit` records from `offset` on, or those of a page that is counted from 1."""
+  size = 10 if limit is None else max(0, int(limit))
+  start = int(offset or 0) + (max(1, int(page or 1)) - 1) * size
+  return rows[start : start + size]
+''',
+  '_brief': '''
+def _brief(rows, columns):
+  """The records with some of their fields."""
+  return [{column: record[column] for column in columns} for record in rows]
+''',
+  '_next': '''
+def _next(table, column, prefix):
+  """A key that follows the greatest one; a text behind the prefix, or a number without one."""
+  ends = [str(record[column])[len(prefix) :] for record in table.values()]
+  number = max([1000 if prefix else 0, *(int(end) for end in ends if end.isdigit())]) + 1
+  return f'{prefix}{number}' if prefix else number
+''',
+  '_add': '''
+def _add(table, column, record):
+  """Puts a record under its key; refuses one that is taken."""
+  if _key(record[column]) in table:
+    raise ValueError(f'{column} {record[column]!r} is taken')
+  table[_key(record[column])] = record
+''',
+  '_write': '''
+def _write(record, changes):
+  """Writes the values that are given; refuses if there are none."""
+  changes = {column: value for column, value in changes.items() if value is not None}
+  if not changes:
+    raise ValueError('nothing to change was given')
+  record.update(changes)
+''',
+}  # fmt: skip
+
+
+def source_of(plan: Plan, database: Database, *, title: str) -> str:
+  """The source of all functions of a plan."""
+  bodies = [_function(operation, plan.tables, database) for operation in plan.operations]
+  text = '\n\n'.join(bodies)
+  helpers = _used(text)
+  modules = [module for module in MODULES if f'{module}.' in text + helpers]
+  parts = [f'"""{_quoted(title)}"""\n', *(f'import {module}' for module in modules)]
+  if 'TODAY' in text:
+    parts.append(f"\nTODAY = '{TODAY.isoformat()}'")
+  return '\n'.join(parts) + '\n\n' + helpers + '\n\n' + text
+
+
+def _used(text: str) -> str:
+  known = {**_HELPERS, **PARTS}
+  wanted: list[str] = []
+  waiting = [text]
+  while waiting:
+    piece = waiting.pop()
+    for name, body in known.items():
+      if name not in wanted and f'{name}(' in piece:
+        wanted.append(name)
+        waiting.append(body.split('(', 1)[1])
+  return '\n\n'.join(known[name].strip() + '\n' for name in known if name in wanted)
+
+
+def _function(operation: Operation, tables: Mapping[str, Table], database: Database) -> str:
+  properties = operation.tool.parameters['properties']
+  required = operation.required
+  order = [name for name in properties if name in required] + [name for name in properties if name not in required]
+  signature = ', '.join(['db', *(name if name in required else f'{name}=None' for name in order)])
+  if operation.action == 'pure':
+    lines = [
+      f'result = {operation.pure}',
+      "return {'status': 'success', 'message': f'The result is {result}.', 'result': result}",
+    ]
+  else:
+    lines = _BODIES[operation.action](operation, tables[operation.table], tables, database)
+  head = f'def {operation.tool.name}({signature}):\n  """{_quoted(operation.tool.description)}"""\n'
+  return head + '\n'.join(f'  {line}' for line in lines) + '\n'
+
+
+def _quoted(text: str) -> str:
+  return text.replace('\\', '\\\\').replace('"', "'").rstrip("'").strip() or 'No description.'
+
+
+def _local(operation: Operation, name: str) -> str:
+  return f'the_{name}' if name in operation.tool.parameters['properties'] else name
+
+
+def _checks(operation: Operation, tables: Mapping[str, Table]) -> list[str]:
+  lines = []
+  for match in operation.matches:
+    if match.parent:
+      parent = tables[match.parent.table]
+      lines.append(
+        f'_require(db[{parent.name!r}], {match.parent.column!r}, {match.parameter}, {_spoken(parent.noun)!r})'
+      )
+  return lines
+
+
+def _spoken(noun: str) -> str:
+  return noun.replace('_', ' ')
+
+
+def _wanted(matches: tuple[Match, ...]) -> str:
+  return '{' + ', '.join(f'{match.column!r}: {match.parameter}' for match in matches) + '}'
+
+
+def _filtered(operation: Operation, table: Table, rows: str) -> list[str]:
+  lines = [f'{rows} = _where(db[{table.name!r}], {_wanted(operation.matches)})']
+  if operation.queries:
+    lines.append(f'{rows} = _search({rows}, {", ".join(operation.queries)})')
+  bounds: dict[str, dict[str, str]] = {}
+  for parameter, column, side in operation.bounds:
+    bounds.setdefault(column, {})[side] = parameter
+  for column, sides in bounds.items():
+    lines.append(f'{rows} = _between({rows}, {column!r}, {sides.get("from", None)}, {sides.get("to", None)})')
+  return lines
+
+
+def _list(operation: Operation, table: Table, tables: Mapping[str, Table], _: Database) -> list[str]:
+  rows = _local(operation, 'rows')
+  lines = _checks(operation, tables) + _filtered(operation, table, rows)
+  if operation.limit or operation.offset or operation.page:
+    parts = ', '.join(name or 'None' for name in (operation.limit, operation.offset, operation.page))
+    lines.append(f'{rows} = _cut({rows}, {parts})')
+  shown = f'_brief({rows}, {list(table.brief)!r})' if table.brief else rows
+  message = f"f'{{len({rows})}} {_spoken(w.plural(table.noun))} found.'"
+  return [
+    *lines,
+    f"return {{'status': 'success', 'message': {message}, 'count': len({rows}), {table.name!r}: {shown}}}",
+  ]
+
+
+def _count(operation: Operation, table: Table, tables: Mapping[str, Table], _: Database) -> list[str]:
+  rows = _local(operation, 'rows')
+  message = f"f'There are {{len({rows})}} {_spoken(w.plural(table.noun))}.'"
+  return [
+    *_checks(operation, tables),
+    *_filtered(operation, table, rows),
+    f"return {{'status': 'success', 'message': {message}, 'count': len({rows})}}",
+  ]
+
+
+def _get(operation: Operation, table: Table, tables: Mapping[str, Table], _: Database) -> list[str]:
+  rows, record = _local(operation, 'rows'), _local(operation, 'record')
+  return [
+    *_checks(operation, tables),
+    *_filtered(operation, table, rows),
+    f'{record} = _one({rows}, {_spoken(table.noun)!r}, {_asked(operation)})',
+    f"return {{'status': 'success', 'message': 'The {_spoken(table.noun)} was found.', {table.noun!r}: {record}}}",
+  ]
+
+
+def _asked(operation: Operation) -> str:
+  names = [match.parameter for match in operation.matches] + [bound[0] for bound in operation.bounds]
+  return '{' + ', '.join(f'{name!r}: {name}' for name in names) + '}'
+
+
+def _create(operation: Operation, table: Table, tables: Mapping[str, Table], database: Database) -> list[str]:
+  record = _local(operation, 'record')
+  given = {column: parameter for parameter, column in operation.fields}
+  prefix = key_prefix(table, database)
+  fresh = f'_next(db[{table.name!r}], {table.key!r}, {prefix!r})'
+  lines = [*_checks(operation, tables), f'{record} = {{']
+  for name, column in table.columns.items():
+    parameter = given.get(name, '')
+    usual = fresh if name == table.key else blank(name, column.schema, linked=column.link is not None)
+    text = (
+      parameter
+      if parameter in operation.required
+      else f'{usual} if {parameter} is None else {parameter}'
+      if parameter
+      else usual
+    )
+    lines.append(f'  {name!r}: {text},')
+  done = f'f"The {_spoken(table.noun)} {{{record}[{table.key!r}]!r}} was created."'
+  return [
+    *lines,
+    '}',
+    f'_add(db[{table.name!r}], {table.key!r}, {record})',
+    f"return {{'status': 'success', 'message': {done}, "
+    f'{table.key!r}: {record}[{table.key!r}], {table.noun!r}: {record}}}',
+  ]
+
+
+def key_prefix(table: Table, database: Database) -> str:
+  """What keys of the table begin with; '' where they are numbers."""
+  if table.columns[table.key].kind in ('integer', 'number'):
+    return ''
+  keys = list(database.get(table.name, {}))
+  found = {match[1] for key in keys if (match := re.fullmatch(r'([A-Za-z_-]+)\d+', key))}
+  return (
+    found.pop()
+    if len(found) == 1 and all(re.fullmatch(r'[A-Za-z_-]+\d+', key) for key in keys)
+    else f'{table.noun[:4]}-'
+  )
+
+
+def blank(name: str, schema: Mapping[str, Any], *, linked: bool) -> str:
+  """The source of what a new record holds in a field that nobody gave."""
+  if linked:
+    return 'None'
+  if name == 'status':
+    return "'open'"
+  if schema.get('format') in ('date', 'date-time') or name in ('date', 'time', 'created_at', 'updated_at'):
+    return 'TODAY'
+  return {'integer': '0', 'number': '0', 'boolean': 'False', 'array': '[]', 'object': '{}'}.get(schema['type'], "''")
+
+
+def _update(operation: Operation, table: Table, tables: Mapping[str, Table], _: Database) -> list[str]:
+  record = _local(operation, 'record')
+  changes = '{' + ', '.join(f'{column!r}: {parameter}' for parameter, column in operation.fields) + '}'
+  if operation.action == 'set':
+    found = [f'{record} = _one(list(db[{table.name!r}].values()), {_spoken(table.noun)!r}, {{}})']
+  else:
+    found = [*_checks(operation, tables), *_found(operation, table, record)]
+  return [
+    *found,
+    f'_write({record}, {changes})',
+    f"return {{'status': 'success', 'message': 'The {_spoken(table.noun)} was updated.', {table.noun!r}: {record}}}",
+  ]
+
+
+def _found(operation: Operation, table: Table, record: str) -> list[str]:
+  rows = f'_where(db[{table.name!r}], {_wanted(operation.matches)})'
+  return [f'{record} = _one({rows}, {_spoken(table.noun)!r}, {_asked(operation)})']
+
+
+def _delete(operation: Operation, table: Table, tables: Mapping[str, Table], _: Database) -> list[str]:
+  record = _local(operation, 'record')
+  done = f'f"The {_spoken(table.noun)} {{{record}[{table.key!r}]!r}} was deleted."'
+  return [
+    *_checks(operation, tables),
+    *_found(operation, table, record),
+    f'del db[{table.name!r}][_key({record}[{table.key!r}])]',
+    f"return {{'status': 'success', 'message': {done}, {table.key!r}: {record}[{table.key!r}]}}",
+  ]
+
+
+def _move(operation: Operation, table: Table, tables: Mapping[str, Table], _: Database) -> list[str]:
+  record, state = _local(operation, 'record'), operation.state
+  refused = f"raise ValueError('the {_spoken(table.noun)} is {state} already')"
+  return [
+    *_checks(operation, tables),
+    *_found(operation, table, record),
+    f"if {record}['status'] == {state!r}:",
+    f'  {refused}',
+    f"{record}['status'] = {state!r}",
+    f"return {{'status': 'success', 'message': 'The {_spoken(table.noun)} is {state}.', {table.noun!r}: {record}}}",
+  ]
+
+
+def _clear(operation: Operation, table: Table, tables: Mapping[str, Table], _: Database) -> list[str]:
+  del tables
+  done = f"f'{{count}} {_spoken(w.plural(table.noun))} were removed.'"
+  return [
+    f'count = len(db[{table.name!r}])',
+    f'db[{table.name!r}].clear()',
+    f"return {{'status': 'success', 'message': {done}, 'count': count}}",
+  ]
+
+
+_BODIES: dict[str, Callable[[Operation, Table, Mapping[str, Table], Database], list[str]]] = {
+  'list': _list, 'count': _count, 'get': _get, 'create': _create, 'update': _update, 'set': _update, 'delete': _delete,
+  'move': _move, 'clear': _clear,
+}  # fmt: skip
