@@ -291,6 +291,16 @@ def test_calls_that_cannot_be_read_are_no_words(name):
   assert fault(record) == 'call'
 
 
+def test_calls_as_tags_are_calls_in_formats_that_have_another_way_too():
+  text = '<tool_call>\n{"name": "humidity", "arguments": {"bed": "east"}}\n</tool_call>'
+  row = one(with_messages(USER, {'role': 'assistant', 'content': text}, {'role': 'tool', 'content': '1'}, END))
+  assert row.dialogue.messages[1] == Message('assistant', '', (EAST,))
+  turns = [('human', 'Well?'), ('gpt', text), ('observation', '1'), ('gpt', 'Dry.')]
+  record = {'conversations': [{'from': who, 'value': what} for who, what in turns]}
+  assert one(record).dialogue.messages == row.dialogue.messages
+  assert fault(with_messages(USER, {'role': 'assistant', 'content': text[:-3]})) == 'call'
+
+
 def test_tags_in_strings_and_thoughts_are_text():
   record = copy.deepcopy(DEMONSTRATIONS['slca_sft'])
   call = {'name': 'humidity', 'arguments': {'bed': 'a </tool_call> b'}}

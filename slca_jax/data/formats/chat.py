@@ -1,6 +1,6 @@
 """Rows with `messages`: OpenAI's and TRL's, Toucan's for training and from its teachers, ms-swift's.
 
-They differ in how a call and its result are written; all ways are read wherever they stand.
+They differ in how a call and its result are written; all ways are read wherever they stand, tags in the text included.
 """
 
 import dataclasses
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from slca_jax.data.formats.row import BadRow
+from slca_jax.data.formats.tagged import spoken
 from slca_jax.data.formats.turns import Decoded, arrange, demonstration
 from slca_jax.data.formats.values import by_name, call_of, calls_of, entries, shown, text_of, tools_of
 from slca_jax.dialogue import Dialogue, Message, Task, Tool, ToolCall
@@ -80,7 +81,8 @@ def _said(record: Any, tools: Mapping[str, Tool]) -> Iterator[_Said]:
     yield _Said(Message('assistant', '', calls_of(content, tools)))
   elif role == 'assistant':
     calls, ids = _calls(record, tools)
-    yield _Said(Message('assistant', _reasoned(record) + text_of(content), calls), ids)
+    text = _reasoned(record) + text_of(content)
+    yield _Said(Message('assistant', text, calls) if calls else spoken(text, tools), ids)
   elif role == 'tool':
     name = record.get('name')
     yield _Said(

@@ -16,7 +16,7 @@ from slca_jax.errors import DataError
 Source = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
 HUB = 'hf:'
 _ENDINGS = ('.jsonl', '.json', '.parquet', '.jsonl.gz', '.json.gz')
-_BATCH = 64  # rows of parquet that are decoded at once
+_BATCH = 16  # rows of parquet that are decoded at once; one can hold many megabytes
 _UNREADABLE = (OSError, EOFError, zlib.error)
 
 
@@ -96,7 +96,7 @@ def _text(path: pathlib.Path, file: BinaryIO) -> Iterator[tuple[int, dict[str, A
   file.seek(0)
   if head.startswith(b'['):
     yield from ((number, _checked(value)) for number, value in Elements(path, file))
-  elif head.strip() == b'{':
+  elif head.strip() == b'{' or ('.json' in path.suffixes and not _complete(head)):
     yield 1, _whole(path, file)
   else:
     yield from _lines(path, file)
@@ -120,6 +120,14 @@ def _checked(value: Any) -> dict[str, Any] | BadRow:
     return _record(value)
   except BadRow as error:
     return error
+
+
+def _complete(line: bytes) -> bool:
+  try:
+    load(line)
+  except BadRow:
+    return False
+  return True
 
 
 def _whole(path: pathlib.Path, file: BinaryIO) -> dict[str, Any] | BadRow:
@@ -146,7 +154,7 @@ def _parquet(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any] | BadRow]
         for record in unfilled_rows(batch):
           number += 1
           yield number, record
-  except (pyarrow.ArrowException, *_UNREADABLE) as error:
+  except (pyarrow.ArrowException, ValueError, *_UNREADABLE) as error:  # ValueError: bytes that are no text
     raise DataError(f'{path} is no whole parquet file, it may be cut: {error}') from error
 
 
@@ -162,7 +170,7 @@ def _unfilled(value: Any, kind: Any) -> Any:
 
   if isinstance(value, dict) and types.is_struct(kind):
     return {key: _unfilled(item, kind.field(key).type) for key, item in value.items() if item is not None}
-  if isinstance(value, list) and types.is_nested(kind) and not types.is_map(kind):
+  if isinstance(value, list) and hasattr(kind, 'value_type') and not types.is_map(kind):
     return [_unfilled(item, kind.value_type) for item in value]
   return value
 

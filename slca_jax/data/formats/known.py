@@ -127,11 +127,8 @@ FORMATS: dict[str, Format] = {
   'tasks': Format(lambda record: _own(record) and isinstance(record.get('gold'), str), _own_task),
   'dialogues': Format(lambda record: _own(record) and 'gold' not in record, _own_dialogue),
   'toucan_teacher': Format(_has('messages', 'available_tools'), chat.decode_teacher),
-  'toucan': Format(
-    lambda record: isinstance(record.get('messages'), str) and isinstance(record.get('tools'), str),
-    chat.decode_messages,
-  ),
-  'openai': Format(lambda record: isinstance(record.get('messages'), list | str), chat.decode_messages),
+  'toucan': Format(lambda record: isinstance(record.get('messages'), str), chat.decode_messages),
+  'openai': Format(lambda record: isinstance(record.get('messages'), list), chat.decode_messages),
   'slca_rl': Format(_is_slca, prompts.decode_slca),
   'toolrl': Format(_is_toolrl, toolrl.decode_toolrl),
   'verl': Format(lambda record: _prompted(record) and _has('reward_model')(record), prompts.decode_verl),

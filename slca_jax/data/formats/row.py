@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slca_jax.dialogue import Dialogue, Message, Steps, Task, Tool
+from slca_jax.dialogue import Dialogue, Message, Task, Tool
 from slca_jax.errors import DataError
 
 GOLD = 'gold'  # key of a task's meta where its gold is less than calls in full: one of the two values below
@@ -118,11 +118,6 @@ def dialogue_of(task: Task) -> Dialogue:
 def question_id(question: str) -> str:
   """An id for a dialogue whose source gives none: of its first question, white space and case apart."""
   return 'q' + hashlib.sha256(' '.join(question.casefold().split()).encode()).hexdigest()[:16]
-
-
-def steps_of(dialogue: Dialogue) -> Steps:
-  """The calls of all assistant messages, a step for each message that calls."""
-  return tuple(message.calls for message in dialogue.messages if message.calls)
 
 
 def _recorded(turn: tuple[Message, ...]) -> Iterator[dict[str, Any]]:

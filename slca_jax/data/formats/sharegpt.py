@@ -27,7 +27,7 @@ def decode_sharegpt(record: Mapping[str, Any]) -> Decoded:
     elif speaker in _RESULTS:
       messages += _results(text, messages)
     elif speaker in _ASSISTANT:
-      messages.append(Message('assistant', text))
+      messages.append(spoken(text, known))
     else:
       messages.append(Message('user' if speaker in _USER else _system_role(speaker), text))
   return Decoded(demonstration(messages, tools, joint=True), _id(record))
