@@ -23,6 +23,7 @@ _DTYPES = {
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _LONGEST_HEADER = 100_000_000
+_CHUNK = 4 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,4 +106,11 @@ def write(file: pathlib.Path, plans: Sequence[TensorPlan], tensors: Iterable[np.
     for plan, tensor in zip(plans, tensors, strict=True):
       if tensor.shape != plan.shape or tensor.dtype != plan.dtype:
         raise WeightsError(f'{plan.name} is {tensor.dtype}{tensor.shape}, planned {plan.dtype}{plan.shape}')
-      stream.write(np.ascontiguousarray(tensor).view(np.uint8).data if tensor.size else b'')
+      if tensor.size:
+        _write_bytes(stream, np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)
+
+
+def _write_bytes(stream, data: memoryview):
+  # One call for a whole large tensor can cost several times as much as calls for a few megabytes each.
+  for start in range(0, len(data), _CHUNK):
+    stream.write(data[start : start + _CHUNK])

@@ -1,12 +1,11 @@
-"""Hugging Face checkpoints to parameters and back, by one table of names and axes.
+"""Hugging Face checkpoints to parameters and back, by the table of `names`.
 
-Loading reads, for every shard that this host owns, only the bytes of that shard, layer by layer. Saving fetches one
-tensor at a time and puts a finished directory in the place of the old one.
+Loading reads, for every shard that this host owns, only the bytes of that shard, layer by layer. Saving fetches the
+next tensors while one is written, and puts a finished directory in the place of the old one.
 """
 
-import dataclasses
+import itertools
 import json
-import math
 import pathlib
 import re
 import shutil
@@ -19,9 +18,11 @@ from flax import nnx
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from slca_jax.errors import WeightsError
-from slca_jax.nn import tensorfile
+from slca_jax.nn import hosts, tensorfile
 from slca_jax.nn.config import TransformerConfig
+from slca_jax.nn.fetching import Fetched, Tensor
 from slca_jax.nn.hf_config import CONFIG, eos_ids, read_config, write_configs
+from slca_jax.nn.names import TABLE, entry_of
 from slca_jax.nn.sharding import named_shardings
 from slca_jax.nn.tensorfile import StoredTensor, TensorPlan
 from slca_jax.nn.transformer import abstract_model
@@ -29,28 +30,6 @@ from slca_jax.nn.transformer import abstract_model
 __all__ = ['eos_ids', 'load_hf', 'named_tensors', 'read_config', 'save_hf']
 
 _SINGLE, _INDEX = 'model.safetensors', 'model.safetensors.index.json'
-_LAYER = 'model.layers.{}.'
-# Our parameter -> its name there, its axes there (letters written together are one axis), its axes here.
-# V vocabulary, D width, F hidden width, N heads, K key-value heads, H head size.
-_TABLE = {
-  'embed': ('model.embed_tokens.weight', 'V D', 'VD'),
-  'blocks.ln_attn': (_LAYER + 'input_layernorm.weight', 'D', 'D'),
-  'blocks.w_q': (_LAYER + 'self_attn.q_proj.weight', 'NH D', 'DNH'),
-  'blocks.b_q': (_LAYER + 'self_attn.q_proj.bias', 'NH', 'NH'),
-  'blocks.w_k': (_LAYER + 'self_attn.k_proj.weight', 'KH D', 'DKH'),
-  'blocks.b_k': (_LAYER + 'self_attn.k_proj.bias', 'KH', 'KH'),
-  'blocks.w_v': (_LAYER + 'self_attn.v_proj.weight', 'KH D', 'DKH'),
-  'blocks.b_v': (_LAYER + 'self_attn.v_proj.bias', 'KH', 'KH'),
-  'blocks.ln_q': (_LAYER + 'self_attn.q_norm.weight', 'H', 'H'),
-  'blocks.ln_k': (_LAYER + 'self_attn.k_norm.weight', 'H', 'H'),
-  'blocks.w_o': (_LAYER + 'self_attn.o_proj.weight', 'D NH', 'NHD'),
-  'blocks.ln_mlp': (_LAYER + 'post_attention_layernorm.weight', 'D', 'D'),
-  'blocks.w_gate': (_LAYER + 'mlp.gate_proj.weight', 'F D', 'DF'),
-  'blocks.w_up': (_LAYER + 'mlp.up_proj.weight', 'F D', 'DF'),
-  'blocks.w_down': (_LAYER + 'mlp.down_proj.weight', 'D F', 'FD'),
-  'ln_final': ('model.norm.weight', 'D', 'D'),
-  'unembed': ('lm_head.weight', 'V D', 'VD'),
-}
 _TOKENIZER_FILES = (
   'tokenizer*',
   'vocab.*',
@@ -61,49 +40,6 @@ _TOKENIZER_FILES = (
   '*.model',
   'LICENSE*',
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Entry:
-  """One line of the table under one config."""
-
-  name: str
-  there: tuple[str, ...]
-  here: str
-  sizes: dict[str, int]
-
-  @property
-  def stacked(self) -> bool:
-    return '{}' in self.name
-
-  @property
-  def stored_shape(self) -> tuple[int, ...]:
-    return tuple(math.prod(self.sizes[letter] for letter in group) for group in self.there)
-
-  def stored_index(self, index: dict[str, slice]) -> tuple[slice, ...]:
-    """Where the part `index` of our axes lies there; of letters written together only the first may be cut."""
-    slices = []
-    for group in self.there:
-      step = math.prod(self.sizes[letter] for letter in group[1:])
-      start, stop, _ = index[group[0]].indices(self.sizes[group[0]])
-      slices.append(slice(start * step, stop * step))
-    return tuple(slices)
-
-  def to_here(self, stored: np.ndarray, index: dict[str, slice]) -> np.ndarray:
-    letters = ''.join(self.there)
-    split = stored.reshape([len(range(*index[letter].indices(self.sizes[letter]))) for letter in letters])
-    return split.transpose([letters.index(letter) for letter in self.here])
-
-  def to_there(self, ours: np.ndarray) -> np.ndarray:
-    letters = ''.join(self.there)
-    return ours.transpose([self.here.index(letter) for letter in letters]).reshape(self.stored_shape)
-
-
-def _entry(path: str, config: TransformerConfig) -> _Entry:
-  name, there, here = _TABLE[path]
-  c = config
-  sizes = {'V': c.vocab, 'D': c.width, 'F': c.hidden, 'N': c.heads, 'K': c.kv_heads, 'H': c.head_dim}
-  return _Entry(name, tuple(there.split()), here, sizes)
 
 
 def load_hf(path: str | pathlib.Path, config: TransformerConfig, mesh: Mesh | None = None) -> nnx.State:
@@ -117,7 +53,7 @@ def load_hf(path: str | pathlib.Path, config: TransformerConfig, mesh: Mesh | No
   stored = _stored_tensors(pathlib.Path(path))
   _, abstract = abstract_model(config)
   paths = {'.'.join(map(str, path)) for path, _ in nnx.to_flat_state(abstract)}
-  _check(stored, {path: _entry(path, config) for path in paths}, config, path)
+  _check(stored, {path: entry_of(path, config) for path in paths}, config, path)
   if mesh is None:
     device = SingleDeviceSharding(jax.local_devices()[0])
     shardings = jax.tree.map(lambda _: device, abstract)
@@ -125,7 +61,7 @@ def load_hf(path: str | pathlib.Path, config: TransformerConfig, mesh: Mesh | No
     shardings = named_shardings(abstract, mesh)
 
   def load(path, leaf, sharding):
-    entry = _entry('.'.join(key.key for key in path if isinstance(key, jax.tree_util.DictKey)), config)
+    entry = entry_of('.'.join(key.key for key in path if isinstance(key, jax.tree_util.DictKey)), config)
     return jax.make_array_from_callback(
       leaf.shape, sharding, lambda index: _read_shard(stored, entry, leaf, index), dtype=leaf.dtype
     )
@@ -207,7 +143,8 @@ def save_hf(
 ) -> None:
   """Writes a checkpoint directory that transformers and SGLang load; an earlier checkpoint at `path` is replaced whole.
 
-  Every process of a multi-host run calls it; the first one writes.
+  Every process of a multi-host run calls it, with a `path` that all of them see. They write the files side by side,
+  one of `max_shard_bytes` each in turn, and it succeeds on all of them or on none.
 
   Args:
     source: directory whose tokenizer, config and generation files are carried along.
@@ -217,91 +154,103 @@ def save_hf(
 
   Raises:
     WeightsError: `path` holds something that is no checkpoint, or the source describes another network.
+    OSError: it cannot be written, here or on another host.
   """
   path, source = pathlib.Path(path), None if source is None else pathlib.Path(source)
   stored_dtype = np.dtype(jax.numpy.dtype(dtype or config.param_dtype))
-  if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or (path / CONFIG).is_file())):
-    raise WeightsError(f'{path} exists and is no checkpoint; it would be replaced, so name another directory')
-  writes = jax.process_index() == 0
   files = _split(_tensors(params, config, stored_dtype), max_shard_bytes)
-  if not writes:
-    for _, fetch in (tensor for file in files for tensor in file):
-      fetch()
-    return
-  path.parent.mkdir(parents=True, exist_ok=True)
-  with tempfile.TemporaryDirectory(prefix=f'.{path.name}.', dir=path.parent) as scratch:
-    new = pathlib.Path(scratch) / 'new'
+  scratch = path.parent / hosts.agree(lambda: _scratch(path), first_only=True)
+  new = scratch / 'new'
+
+  def describe():
     new.mkdir()
     write_configs(new, config, dtype=stored_dtype.name, source=source, eos=eos)
     if source:
       _carry(source, new)
-    _write_files(files, new)
+    _write_index(files, new)
+
+  def replace():
     if path.exists():
-      path.rename(pathlib.Path(scratch) / 'old')
+      path.rename(scratch / 'old')
     new.rename(path)
+
+  try:
+    hosts.agree(describe, first_only=True)
+    hosts.agree(lambda: _write_files(files, new))
+    hosts.agree(replace, first_only=True)
+  finally:
+    if hosts.is_first():
+      shutil.rmtree(scratch, ignore_errors=True)
 
 
 def named_tensors(
   params: nnx.State, config: TransformerConfig, *, dtype: str | None = None
 ) -> Iterator[tuple[str, np.ndarray]]:
   """(name, tensor) of everything `save_hf` would store, fetched one by one in the order of the network."""
-  for plan, fetch in _tensors(params, config, np.dtype(jax.numpy.dtype(dtype or config.param_dtype))):
-    yield plan.name, fetch()
+  tensors = _tensors(params, config, np.dtype(jax.numpy.dtype(dtype or config.param_dtype)))
+  with Fetched((tensor, True) for tensor in tensors) as fetched:
+    for tensor, array in zip(tensors, fetched, strict=True):
+      yield tensor.plan.name, array
 
 
-def _tensors(params, config, dtype) -> list:
-  """(plan, function that fetches it) of every stored tensor, in the order of the network."""
+def _scratch(path) -> str:
+  """The name of a new directory beside `path`."""
+  if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or (path / CONFIG).is_file())):
+    raise WeightsError(f'{path} exists and is no checkpoint; it would be replaced, so name another directory')
+  path.parent.mkdir(parents=True, exist_ok=True)
+  return pathlib.Path(tempfile.mkdtemp(prefix=f'.{path.name}.', dir=path.parent)).name
+
+
+def _tensors(params, config, dtype) -> list[Tensor]:
+  """Every tensor to be stored, in the order of the network."""
   ours = {'.'.join(map(str, path)): param for path, param in nnx.to_flat_state(params)}
-  stacked = [path for path in _TABLE if path in ours and path.startswith('blocks.')]
+  stacked = [path for path in TABLE if path in ours and path.startswith('blocks.')]
+  places = [('embed', None), *((path, layer) for layer in range(config.layers) for path in stacked)]
+  places += [(path, None) for path in ('ln_final', 'unembed') if path in ours]
   out = []
-
-  def add(path, layer=None):
-    entry, value = _entry(path, config), ours[path][...]
+  for path, layer in places:
+    entry = entry_of(path, config)
     plan = TensorPlan(entry.name.format(layer), entry.stored_shape, dtype)
-    out.append((plan, lambda: entry.to_there(_fetch(value, layer, entry, dtype))))
-
-  add('embed')
-  for layer in range(config.layers):
-    for path in stacked:
-      add(path, layer)
-  for path in ('ln_final', 'unembed'):
-    if path in ours:
-      add(path)
+    out.append(Tensor(plan, entry, ours[path][...], layer))
   return out
 
 
-def _fetch(value, layer, entry, dtype) -> np.ndarray:
-  part = value if layer is None else value[layer]
-  if not part.is_fully_addressable:
-    from jax.experimental import multihost_utils
-
-    part = multihost_utils.process_allgather(part, tiled=True)
-  part = np.asarray(part)
-  return (part[: entry.sizes['V']] if entry.here[0] == 'V' else part).astype(dtype)
-
-
-def _split(tensors, max_bytes) -> list[list]:
+def _split(tensors, max_bytes) -> dict[str, list[Tensor]]:
+  """The tensors of each file, by its name."""
   files, size = [[]], 0
-  for plan, fetch in tensors:
-    if files[-1] and size + plan.nbytes > max_bytes:
+  for tensor in tensors:
+    if files[-1] and size + tensor.plan.nbytes > max_bytes:
       files.append([])
       size = 0
-    files[-1].append((plan, fetch))
-    size += plan.nbytes
-  return files
+    files[-1].append(tensor)
+    size += tensor.plan.nbytes
+  if len(files) == 1:
+    return {_SINGLE: files[0]}
+  return {f'model-{i + 1:05}-of-{len(files):05}.safetensors': file for i, file in enumerate(files)}
+
+
+def _write_index(files, directory):
+  if len(files) > 1:
+    where = {tensor.plan.name: name for name, tensors in files.items() for tensor in tensors}
+    total = sum(tensor.plan.nbytes for tensors in files.values() for tensor in tensors)
+    index = {'metadata': {'total_size': total}, 'weight_map': where}
+    (directory / _INDEX).write_text(json.dumps(index, indent=2) + '\n', encoding='utf-8')
 
 
 def _write_files(files, directory):
-  names = (
-    [_SINGLE] if len(files) == 1 else [f'model-{i + 1:05}-of-{len(files):05}.safetensors' for i in range(len(files))]
-  )
-  for name, tensors in zip(names, files, strict=True):
-    tensorfile.write(directory / name, [plan for plan, _ in tensors], (fetch() for _, fetch in tensors))
-  if len(files) > 1:
-    where = {plan.name: name for name, tensors in zip(names, files, strict=True) for plan, _ in tensors}
-    total = sum(plan.nbytes for tensors in files for plan, _ in tensors)
-    index = {'metadata': {'total_size': total}, 'weight_map': where}
-    (directory / _INDEX).write_text(json.dumps(index, indent=2) + '\n', encoding='utf-8')
+  """Writes the files that fall to this process: each has one of every `jax.process_count()` in turn.
+
+  Files of one turn are gathered tensor by tensor in rotation, so that all processes write at the same time.
+  """
+  count, here = jax.process_count(), jax.process_index()
+  dealt = list(files.values())
+  turns = [dealt[i : i + count] for i in range(0, len(dealt), count)]
+  rounds = (row for turn in turns for row in itertools.zip_longest(*turn))
+  order = ((tensor, owner == here) for row in rounds for owner, tensor in enumerate(row) if tensor)
+  with Fetched(order) as fetched:
+    for name in list(files)[here::count]:
+      plans = [tensor.plan for tensor in files[name]]
+      tensorfile.write(directory / name, plans, itertools.islice(fetched, len(plans)))
 
 
 def _carry(source, directory):
