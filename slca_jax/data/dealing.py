@@ -3,15 +3,15 @@
 import json
 import pathlib
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import tqdm
 
-from slca_jax.data.division import HELDOUT, RL, SFT, Division
+from slca_jax.data.division import HELDOUT, NOWHERE, RL, SFT, Division
 from slca_jax.data.entries import line_of
 from slca_jax.data.folders import settle, write_json
 from slca_jax.data.formats.row import dialogue_of
-from slca_jax.data.ledger import Ledger
+from slca_jax.data.ledger import Ledger, Table
 from slca_jax.data.samples import Sample, demonstration_of, samples_of, task_in
 from slca_jax.data.tasks import dialogue_from_json, dialogue_to_json, task_from_json, task_to_json
 from slca_jax.dialogue import Dialogue
@@ -21,9 +21,18 @@ TRAIN_DIALOGUES, TRAIN_TASKS = 'dialogues_train.jsonl', 'tasks_train.jsonl'
 HELDOUT_DIALOGUES, HELDOUT_TASKS = 'dialogues_heldout.jsonl', 'tasks_heldout.jsonl'
 FILES = (TRAIN_DIALOGUES, TRAIN_TASKS, HELDOUT_DIALOGUES, HELDOUT_TASKS)
 _JOURNAL = 'dealt.json'
+_GOLD = b'"gold"'  # of a task's record; a dialogue may only happen to hold it
 
 
-def deal(ledger: Ledger, division: Division, folder: pathlib.Path, *, first: int) -> dict[str, int]:
+class Taken(NamedTuple):
+  """What is taken of a row: see `Division` for `side` and `take`, `Entry` for `decomposed`."""
+
+  side: int
+  take: int
+  decomposed: bool
+
+
+def deal(ledger: Ledger, table: Table, division: Division, folder: pathlib.Path, *, first: int) -> dict[str, int]:
   """Writes FILES to the folder, or the rest of them, and returns how many lines each has.
 
   Args:
@@ -39,7 +48,8 @@ def deal(ledger: Ledger, division: Division, folder: pathlib.Path, *, first: int
     with tqdm.tqdm(total=sum(sizes), initial=row, desc='write', unit=' rows', disable=None) as bar:
       for chunk in range(state['chunk'], len(sizes)):
         for line in ledger.lines(chunk):
-          for name, written in lines_of(line, int(division.side[row]), int(division.take[row]), first=first):
+          taken = Taken(int(division.side[row]), int(division.take[row]), bool(table.decomposed[row]))
+          for name, written in lines_of(line, taken, first=first):
             files[name].write(written + b'\n')
             lines[name] += 1
           row += 1
@@ -53,13 +63,18 @@ def deal(ledger: Ledger, division: Division, folder: pathlib.Path, *, first: int
   return lines
 
 
-def lines_of(line: bytes, side: int, take: int, *, first: int) -> Iterator[tuple[str, bytes]]:
-  """(file, line) for each record that a row gives to its side; see `Division` for `take`."""
-  if side not in (HELDOUT, SFT, RL):
+def lines_of(line: bytes, taken: Taken, *, first: int) -> Iterator[tuple[str, bytes]]:
+  """(file, line) for each record that a row gives to its side."""
+  side, take, decomposed = taken
+  if side == NOWHERE:
+    return
+  line = line.rstrip(b'\n')
+  if side == SFT and not decomposed and _GOLD not in line:
+    yield TRAIN_DIALOGUES, line  # a demonstration as it is
     return
   record = json.loads(line)
   if 'gold' in record:
-    yield from _of_task(line.rstrip(b'\n'), record, side)
+    yield from _of_task(line, record, side)
     return
   tools = record['tools']  # as it stands: nothing here looks into it
   dialogue = dialogue_from_json({**record, 'tools': '[]'})
@@ -78,7 +93,7 @@ def lines_of(line: bytes, side: int, take: int, *, first: int) -> Iterator[tuple
 def _demonstration(line: bytes, record: dict[str, Any], dialogue: Dialogue, sample: Sample) -> bytes:
   shown = demonstration_of(dialogue, sample)
   if shown is dialogue:
-    return line.rstrip(b'\n')
+    return line
   return _traced({**dialogue_to_json(shown), 'tools': record['tools']}, record)
 
 

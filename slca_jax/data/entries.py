@@ -14,6 +14,8 @@ from slca_jax.data.tasks import dialogue_to_json, task_to_json
 from slca_jax.dialogue import Dialogue, Task
 from slca_jax.errors import DataError
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False)  # `json.dumps` would make one for each text
+
 
 def entry_of(row: Row, settings: Preparation) -> Entry | Fault:
   """What is kept of a row, or why nothing is."""
@@ -71,9 +73,9 @@ def _can_be_shown(task: Task) -> bool:
 
 
 def _body(record: dict[str, Any]) -> str:
-  return json.dumps({key: value for key, value in record.items() if key != 'id'}, ensure_ascii=False)
+  return _ENCODER.encode({key: value for key, value in record.items() if key != 'id'})
 
 
 def _headed(identity: str, dialogue_id: str, subset: str, body: str) -> bytes:
-  head = json.dumps({'id': identity, 'dialogue_id': dialogue_id, 'subset': subset}, ensure_ascii=False)
+  head = _ENCODER.encode({'id': identity, 'dialogue_id': dialogue_id, 'subset': subset})
   return f'{head[:-1]}, {body[1:]}'.encode()

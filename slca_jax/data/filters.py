@@ -1,11 +1,11 @@
 """Why a row of a data set cannot be used: a word for counters and a sentence for people."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from slca_jax.chat.calls import parse
-from slca_jax.chat.schema import compile_tool
+from slca_jax.chat.schema import CheckedTool, compile_tool
 from slca_jax.data.formats.row import GOLD, NAMES, UNKNOWN, Row
 from slca_jax.data.settings import Filters
 from slca_jax.dialogue import Message, Tool, ToolCall
@@ -62,8 +62,9 @@ def _faults(row: Row, filters: Filters) -> Iterator[Fault]:
   yield from _in_words(messages)
   if filters.irrelevant and _is_irrelevant(row):
     yield Fault('irrelevant', 'no tool is called')
-  yield from _in_tools(_tools(row))
-  yield from _in_calls(row, check=filters.arguments)
+  tools = dict[str, CheckedTool]()
+  yield from _in_tools(_tools(row), tools)
+  yield from _in_calls(row, tools, check=filters.arguments)
   if filters.answers and row.dialogue is not None:
     yield from _in_answers(messages)
 
@@ -108,22 +109,22 @@ def _in_tags(text: str) -> Iterator[Fault]:
     yield Fault('broken_call', f'a call of {parsed.calls[0].name!r} stands among the words {text[:_QUOTED]!r}')
 
 
-def _in_tools(tools: Iterable[Tool]) -> Iterator[Fault]:
+def _in_tools(tools: Iterable[Tool], compiled: dict[str, CheckedTool]) -> Iterator[Fault]:
+  """Tools whose calls cannot be checked; the others are put into `compiled`."""
   for tool in tools:
     try:
-      compile_tool(tool)
+      compiled[tool.name] = compile_tool(tool)
     except SchemaError as error:
       yield Fault('bad_schema', str(error))
 
 
-def _in_calls(row: Row, *, check: bool) -> Iterator[Fault]:
-  tools = {tool.name: tool for tool in _tools(row)}
+def _in_calls(row: Row, tools: Mapping[str, CheckedTool], *, check: bool) -> Iterator[Fault]:
   named = row.task is not None and row.task.meta.get(GOLD) == NAMES  # the source does not say with which arguments
   for call in _calls(row):
     if call.name not in tools:
       yield Fault('unknown_tool', f'{call.name!r} is called, on offer are {", ".join(tools)[:_QUOTED] or "no tools"}')
     elif check and not named:
-      for violation in compile_tool(tools[call.name]).violations(call.arguments):
+      for violation in tools[call.name].violations(call.arguments):
         yield Fault(_KINDS[violation.kind], f'{call.name}: {violation.text}')
 
 

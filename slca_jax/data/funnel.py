@@ -122,4 +122,4 @@ def _sum(kinds: Mapping[str, int]) -> str:
 
 
 def _one_line(text: str) -> str:
-  return ' '.join(text.replace('`', "'").replace('|', '/').split())[:200]
+  return ' '.join(text.split())[:200]

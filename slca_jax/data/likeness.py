@@ -17,6 +17,7 @@ from slca_jax.dialogue import Message
 _CJK = '\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af'  # written without spaces: each sign is a word
 _WORD = re.compile(f'[{_CJK}]|[^\\W_{_CJK}]+')
 _FEW = 5  # words below which an opening says nothing, such as a greeting
+_HEAD = 200  # characters among which those words must be
 _MOST = 2048  # words that are looked at
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -28,7 +29,7 @@ def opening(messages: Sequence[Message]) -> str:
   for message in messages:
     if message.role == 'user':
       said.append(message.content)
-      if len(words(' '.join(said))) >= _FEW:
+      if len(words(' '.join(said)[:_HEAD])) >= _FEW:
         break
   return ' '.join(said)
 
@@ -41,7 +42,7 @@ def words(text: str) -> list[str]:
 def shingles(text: str) -> np.ndarray:
   """Sorted distinct hashes [n] uint64 of a text's pairs of neighbouring words, of its word if there is only one."""
   found = words(text)[:_MOST]
-  hashes = np.fromiter((zlib.crc32(word.encode()) for word in found), np.uint64, len(found))
+  hashes = np.array([zlib.crc32(word.encode()) for word in found], np.uint64)
   if len(hashes) > 1:
     hashes = hashes[:-1] * _ODD + hashes[1:]
   hashes = (hashes ^ (hashes >> np.uint64(30))) * _MIX  # in a random order: rare and common pairs alike come first

@@ -74,7 +74,7 @@ def _prepare(settings: Preparation, work: pathlib.Path) -> funnel.Report:
   division = divide(table, ledger.shingles, settings)
   if settings.near_duplicates == 'fail':
     _refuse_near(ledger, table, division)
-  lines = deal(ledger, division, work, first=settings.decompose_from)
+  lines = deal(ledger, table, division, work, first=settings.decompose_from)
   training = [work / name for name in (TRAIN_DIALOGUES, TRAIN_TASKS)]
   check_leakage(training, [work / HELDOUT_TASKS], similarity=settings.similarity)
   counts = funnel.merged(ledger.counts(), examples=settings.examples)

@@ -16,6 +16,8 @@ from slca_jax.errors import DataError
 
 Item = TypeVar('Item')
 Record = TypeVar('Record', Task, Dialogue)
+_NO_CALLS = '[]'  # most messages; files of a million rows are worth the comparison
+_ENCODER = json.JSONEncoder(ensure_ascii=False)  # `json.dumps` would make one for each text
 
 
 class Order(Generic[Item]):
@@ -186,7 +188,7 @@ def _strings(values: Any, what: str) -> tuple[str, ...]:
 
 
 def _tools_to_json(tools: Sequence[Tool]) -> str:
-  return json.dumps([_tool_to_json(tool) for tool in tools], ensure_ascii=False)
+  return _ENCODER.encode([_tool_to_json(tool) for tool in tools])
 
 
 def _tools_from_json(text: str) -> tuple[Tool, ...]:
@@ -214,8 +216,8 @@ def _call_from_json(record: dict[str, Any]) -> ToolCall:
 
 
 def _calls_to_json(calls: Sequence[ToolCall]) -> str:
-  return json.dumps([_call_to_json(call) for call in calls], ensure_ascii=False)
+  return _ENCODER.encode([_call_to_json(call) for call in calls]) if calls else _NO_CALLS
 
 
 def _calls_from_json(text: str) -> tuple[ToolCall, ...]:
-  return tuple(_call_from_json(record) for record in json.loads(text))
+  return tuple(_call_from_json(record) for record in json.loads(text)) if text != _NO_CALLS else ()
