@@ -35,6 +35,9 @@ METHODS: dict[str, tuple[str, dict[str, Any], str]] = {
   'rltr': ('rltr', {}, 'rltr'),
   'tara': ('tara', {'summary_weight': 1.0, **_TURNS}, 'tara'),
   'slca_tara': ('slca_tara', {**_WEIGHTS, **_TURNS}, 'slca_tara'),
+  # Turns without the bias that their deviations have where the policy chooses when to stop (slca_jax/ops/turns.py).
+  'tara_margin': ('tara_margin', {'summary_weight': 1.0, **_TURNS}, 'tara_margin'),
+  'slca_tara_margin': ('slca_tara_margin', {**_WEIGHTS, **_TURNS}, 'slca_tara_margin'),
   # Ablations: D.9 opens a gate between the segments, D.2 takes the summary's credit away, "w/o HierR" the tools'.
   'summary_to_tool': ('support', {'summary_to_tool': 1.0, 'tool_to_summary': 0.0}, 'support'),
   'tool_to_summary': ('support', {'summary_to_tool': 0.0, 'tool_to_summary': 1.0}, 'support'),

@@ -2,17 +2,19 @@
 
 Every one is a set of reward channels, each relative to its group, and a route from channels to segments or turns:
 
-    estimator     tool tokens                        summary tokens
-    slca          λ_tool Â_tool                      λ_sum Â_sum
-    grpo          Â_total                            Â_total
-    toolpo        Â_global + λ Â_local               Â_global
-    rltr          Â_plan                             0
-    support       Â_tool + s2t Â_sum                 t2s Â_tool + Â_sum
-    summary_only  Â_sum                              Â_sum
-    guard_only    λ_tool Â_tool                      λ_sum Â_sum of guarded rollouts, else 0
-    tool_only     λ_tool Â_tool                      0
-    tara          A_total of the turn                w A_total of the turn
-    slca_tara     λ_tool A_total of the turn         λ_sum Â_sum
+    estimator         tool tokens                        summary tokens
+    slca              λ_tool Â_tool                      λ_sum Â_sum
+    grpo              Â_total                            Â_total
+    toolpo            Â_global + λ Â_local               Â_global
+    rltr              Â_plan                             0
+    support           Â_tool + s2t Â_sum                 t2s Â_tool + Â_sum
+    summary_only      Â_sum                              Â_sum
+    guard_only        λ_tool Â_tool                      λ_sum Â_sum of guarded rollouts, else 0
+    tool_only         λ_tool Â_tool                      0
+    tara              A_total of the turn                w A_total of the turn
+    tara_margin       margin of the turn                 w margin of the turn
+    slca_tara         λ_tool A_total of the turn         λ_sum Â_sum
+    slca_tara_margin  λ_tool margin of the turn          λ_sum Â_sum
 
 All take `(rewards, segments, rollout_BT)` and return advantage_BT, float32, 0 on tokens of no segment.
 """
@@ -21,11 +23,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from slca_jax.arrays import NONE, SUMMARY, TOOL, Rewards, Segments
 from slca_jax.ops.advantages import group_relative, route, route_segments
 from slca_jax.ops.segments import present
+from slca_jax.ops.turns import turn_credits, turn_margins
 
 
 def slca(
@@ -186,9 +188,27 @@ def tara(
   credit_RK = turn_credits(
     rewards.turn_RK, rewards.group_R, discount=discount, future_weight=future_weight, ddof=ddof, eps=eps
   )
-  turn_BT = jnp.where(segments.segment_BT == NONE, -1, segments.run_BT)
-  advantage_BT = route(credit_RK, rollout_BT, turn_BT)
-  return jnp.where(segments.segment_BT == SUMMARY, summary_weight * advantage_BT, advantage_BT)
+  return _route_runs(credit_RK, summary_weight, rollout_BT, segments)
+
+
+def tara_margin(
+  rewards: Rewards,
+  segments: Segments,
+  rollout_BT: jax.Array,
+  *,
+  discount: float = 0.5,
+  future_weight: float = 0.5,
+  summary_weight: float = 1.0,
+) -> jax.Array:
+  """TARA for policies that choose when to stop: values against the other rollouts, in units of the reward.
+
+  Â[t] = G[i, run(t)] − mean_{j≠i} G[j, run(t)], times `summary_weight` on the last run; 1 keeps stopping and going on
+  comparable. See `ops/turns.py` for the bias that this avoids.
+
+  ToolVerse (TARA), eq. 7, with a leave-one-out baseline.
+  """
+  margin_RK = turn_margins(rewards.turn_RK, rewards.group_R, discount=discount, future_weight=future_weight)
+  return _route_runs(margin_RK, summary_weight, rollout_BT, segments)
 
 
 def slca_tara(
@@ -215,17 +235,48 @@ def slca_tara(
     rewards.turn_RK, rewards.group_R, discount=discount, future_weight=future_weight, ddof=turn_ddof, eps=eps
   )
   _, summary_R = segment_credits(rewards, segments, rollout_BT, ddof=ddof, eps=eps)
-  turns = turn_RK.shape[1]
-  # The summary's column follows the turns; a tool run past the table must not read it.
-  run_BT = jnp.where(segments.run_BT < turns, segments.run_BT, -1)
-  column_BT = jnp.where(segments.segment_BT == TOOL, run_BT, jnp.where(segments.segment_BT == SUMMARY, turns, -1))
-  credit_RC = jnp.concatenate([turn_RK, summary_weight * summary_R[:, None]], axis=1)
-  return route(credit_RC, rollout_BT, column_BT)
+  return _route_turns(turn_RK, summary_weight * summary_R, rollout_BT, segments)
+
+
+def slca_tara_margin(
+  rewards: Rewards,
+  segments: Segments,
+  rollout_BT: jax.Array,
+  *,
+  tool_weight: float = 1.0,
+  summary_weight: float = 1.0,
+  discount: float = 0.5,
+  future_weight: float = 0.5,
+  ddof: int = 1,
+  eps: float = 1e-6,
+) -> jax.Array:
+  """SLCA's lock with the turns of `tara_margin`; `ddof` and `eps` are the summary's.
+
+  Â[t] = λ_tool (G[i, run(t)] − mean_{j≠i} G[j, run(t)]) on tool tokens, λ_sum Â_sum on summaries.
+
+  SLCA-GRPO (arXiv:2609.29050), eq. 3, with ToolVerse (TARA), eq. 7.
+  """
+  turn_RK = tool_weight * turn_margins(rewards.turn_RK, rewards.group_R, discount=discount, future_weight=future_weight)
+  _, summary_R = segment_credits(rewards, segments, rollout_BT, ddof=ddof, eps=eps)
+  return _route_turns(turn_RK, summary_weight * summary_R, rollout_BT, segments)
 
 
 ESTIMATORS: dict[str, Callable[..., jax.Array]] = {
   estimator.__name__: estimator
-  for estimator in (slca, grpo, toolpo, rltr, support, summary_only, guard_only, tool_only, tara, slca_tara)
+  for estimator in (
+    slca,
+    grpo,
+    toolpo,
+    rltr,
+    support,
+    summary_only,
+    guard_only,
+    tool_only,
+    tara,
+    tara_margin,
+    slca_tara,
+    slca_tara_margin,
+  )
 }
 
 
@@ -244,32 +295,17 @@ def segment_credits(
   return tool_R, summary_R
 
 
-def turn_credits(
-  turn_RK: jax.Array,
-  group_R: jax.Array,
-  *,
-  discount: float = 0.5,
-  future_weight: float = 0.5,
-  ddof: int = 0,
-  eps: float = 1e-6,
-) -> jax.Array:
-  """A_total of each turn: how the turn compares at its own place, and what a right one led to; float32[R, K].
+def _route_runs(credit_RK, summary_weight, rollout_BT, segments):
+  """Each run's tokens receive the credit of their turn, the summary's a share of it; runs past the table receive 0."""
+  turn_BT = jnp.where(segments.segment_BT == NONE, -1, segments.run_BT)
+  advantage_BT = route(credit_RK, rollout_BT, turn_BT)
+  return jnp.where(segments.segment_BT == SUMMARY, summary_weight * advantage_BT, advantage_BT)
 
-  V[i,t] = r[i,t] Σ_{k≥1} γᵏ r[i,t+k];  A_total = z(r) + λ z(V), with z over the group at the same turn.
 
-  Args:
-    turn_RK: reward of each turn, 0 for one that the rollout never reached. NaN is absent: beyond the group's table, or
-      a rollout without rewards.
-    group_R: index of the rollout's group, -1 for padding.
-    discount: γ; the first future reward is discounted once.
-    future_weight: λ in [0, 1).
-
-  ToolVerse (TARA), §6.
-  """
-  turn = np.arange(turn_RK.shape[1])
-  ahead_KK = np.maximum(turn[None, :] - turn[:, None], 0)
-  discount_KK = jnp.where(ahead_KK > 0, jnp.float32(discount) ** ahead_KK, 0)
-  reached_RK = jnp.where(jnp.isfinite(turn_RK), turn_RK, 0)
-  future_RK = turn_RK * jnp.einsum('RJ,KJ->RK', reached_RK, discount_KK, precision='highest')
-  relative = jax.vmap(lambda reward_R: group_relative(reward_R, group_R, ddof=ddof, eps=eps), 1, 1)
-  return relative(turn_RK) + future_weight * relative(future_RK)
+def _route_turns(turn_RK, summary_R, rollout_BT, segments):
+  """Tool runs receive the credit of their turn, summaries what is theirs."""
+  turns = turn_RK.shape[1]
+  # The summary's column follows the turns; a tool run past the table must not read it.
+  run_BT = jnp.where(segments.run_BT < turns, segments.run_BT, -1)
+  column_BT = jnp.where(segments.segment_BT == TOOL, run_BT, jnp.where(segments.segment_BT == SUMMARY, turns, -1))
+  return route(jnp.concatenate([turn_RK, summary_R[:, None]], axis=1), rollout_BT, column_BT)
