@@ -125,6 +125,17 @@ def test_sharded_load_equals_the_single_one_and_follows_the_rules(llama):
   assert params['blocks']['w_q'][...].addressable_shards[0].data.shape == (2, 16, 2, 8)
 
 
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float64'])
+def test_a_sharded_model_is_saved_as_a_single_one(llama, tmp_path, dtype):
+  config = dataclasses.replace(weights.read_config(llama), vocab_multiple=64)
+  weights.save_hf(weights.load_hf(llama, config), config, tmp_path / 'single', dtype=dtype)
+  mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
+  with jax.set_mesh(mesh):
+    weights.save_hf(weights.load_hf(llama, config, mesh), config, tmp_path / 'sharded', dtype=dtype)
+  single, sharded = (tmp_path / name / 'model.safetensors' for name in ('single', 'sharded'))
+  assert single.read_bytes() == sharded.read_bytes()
+
+
 def test_a_shard_is_read_without_the_rest_of_its_tensor(llama, monkeypatch):
   config, parts = weights.read_config(llama), []
   read = weights.StoredTensor.read
