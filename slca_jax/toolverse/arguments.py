@@ -1,0 +1,267 @@
+"""Arguments of golden calls: copied from earlier answers, drawn from the database as it stands, or made up."""
+
+import dataclasses
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from slca_jax.dialogue import Tool
+from slca_jax.toolverse.fields import (
+  Words,
+  about_the_same,
+  field_words,
+  fits,
+  holds_records,
+  is_key,
+  json_type,
+  leaves,
+  name_words,
+  nouns,
+  parameters,
+  rank,
+  required,
+  same_thing,
+  type_of,
+)
+from slca_jax.toolverse.graph import Edge
+from slca_jax.toolverse.invention import LABELS, is_free_text, made_up
+
+_QUERIES = frozenset({'query', 'keyword', 'search', 'term', 'q', 'text', 'pattern', 'name'})
+_FILTER, _LONE_FILTER = 0.25, 0.6  # how often an optional filter is given; that of a tool that requires nothing
+
+
+class NoArgument(ValueError):
+  """A parameter for which there is no value; the text says why."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Origin:
+  """Where an argument comes from.
+
+  Attributes:
+    kind: an earlier output, the database, or made up for the schema. An instruction must state all but the first.
+    where: the path in the output, the table and column, or ''.
+    source: the tool whose output it is.
+    pick: how to tell the record among several of that output, such as `whose name is "Tower"`; '' if there is one.
+    named: the value that `pick` names it by, if it names one.
+  """
+
+  kind: Literal['output', 'database', 'schema']
+  where: str = ''
+  source: str = ''
+  pick: str = ''
+  named: Any = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Argument:
+  """A value and where it comes from."""
+
+  value: Any
+  origin: Origin
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column:
+  """A column of a database: its values by the key of their record, and what they are called."""
+
+  table: str
+  name: str
+  called: Words
+  values: Mapping[int | str, Any]
+
+
+class Story:
+  """What a trace has to tell so far: the answers, and which records it is about.
+
+  One record of each table, and one element of each list that was answered, is chosen and kept, so that the hotel that
+  is looked at is also the one that is booked; and a value is given again where a parameter of its name comes again.
+  """
+
+  def __init__(self, chance: random.Random):
+    self._chance = chance
+    self.outputs: dict[str, Any] = {}
+    self._elements: dict[tuple[str, str], int | str] = {}
+    self._records: dict[str, int | str] = {}
+    self._given: dict[Words, Argument] = {}
+
+  def keep(self, arguments: Mapping[str, Argument]) -> None:
+    """Remembers the arguments of a call that was accepted."""
+    for name, argument in arguments.items():
+      if len(called := name_words(name)) > 1:
+        self._given[called] = argument
+
+  def choices(self) -> tuple[dict[tuple[str, str], int | str], dict[str, int | str]]:
+    """A copy of what is chosen, for `choose_again`."""
+    return dict(self._elements), dict(self._records)
+
+  def choose_again(self, choices: tuple[dict[tuple[str, str], int | str], dict[str, int | str]]) -> None:
+    """Forgets what was chosen since."""
+    self._elements, self._records = dict(choices[0]), dict(choices[1])
+
+  def arguments(self, tool: Tool, edges: Sequence[Edge], columns: Sequence[Column]) -> dict[str, Argument]:
+    """The arguments of a call.
+
+    Raises:
+      NoArgument: an earlier answer lacks the value that a required parameter is to be copied from.
+    """
+    links = {link.parameter: [] for edge in edges for link in edge.links}
+    for edge in edges:
+      for link in edge.links:
+        links[link.parameter].append((edge.source, link.field))
+    found: dict[str, Argument] = {}
+    for name, schema in parameters(tool).items():
+      if name in links:
+        found |= self._copied(tool, name, schema, links[name])
+      elif name in required(tool):
+        found[name] = (
+          self._again(name, schema) or self._drawn(tool, name, schema, columns) or _made_up(name, schema, self._chance)
+        )
+    return found | self._optional(tool, set(found) | set(links), columns)
+
+  def _copied(
+    self, tool: Tool, name: str, schema: Mapping[str, Any], sources: Sequence[tuple[str, str]]
+  ) -> dict[str, Argument]:
+    """The parameter's value from the first output that has one; none if it may be left out."""
+    for source, path in sources:
+      argument = self._from_output(source, path)
+      if argument is not None:
+        many = type_of(schema) == 'array' and not isinstance(argument.value, list)
+        return {name: dataclasses.replace(argument, value=[argument.value]) if many else argument}
+    if name not in required(tool):
+      return {}
+    said = ' or '.join(f'{path} of {source}' for source, path in sources)
+    raise NoArgument(f'{name} was to be {said}, which was not answered')
+
+  def _again(self, name: str, schema: Mapping[str, Any]) -> Argument | None:
+    """What a parameter of the same name was given before. Free text is written anew."""
+    argument = self._given.get(name_words(name))
+    if argument is None or is_free_text(name) or not fits(json_type(argument.value), type_of(schema)):
+      return None
+    return argument
+
+  def _from_output(self, source: str, path: str) -> Argument | None:
+    if source not in self.outputs:
+      return None
+    found = [leaf for leaf in leaves(self.outputs[source]) if leaf.path == path and leaf.value != '']
+    if not found:
+      return None
+    if not found[0].place:
+      return Argument(found[0].value, Origin('output', path, source))
+    elements = list(dict.fromkeys(leaf.place[0] for leaf in found))
+    key = (source, _container(path))
+    element = self._elements.get(key)
+    if element not in elements:
+      element = self._elements[key] = self._chance.choice(elements)
+    value = next(leaf.value for leaf in found if leaf.place[0] == element)
+    pick, named = _told_apart(self.outputs[source], _container(path), element)
+    return Argument(value, Origin('output', path, source, pick, named))
+
+  def _drawn(self, tool: Tool, name: str, schema: Mapping[str, Any], columns: Sequence[Column]) -> Argument | None:
+    """A value of the column that the parameter is about."""
+    if 'enum' in schema or 'const' in schema:
+      return None
+    many = type_of(schema) == 'array'
+    items = schema.get('items')
+    kind = type_of(items) if many and isinstance(items, Mapping) else type_of(schema)
+    rated = [(score, column) for column in columns if (score := _relevance(tool, name, column)) > 0]
+    for _, column in sorted(rated, key=lambda one: -one[0]):
+      value = self._value_in(column, kind)
+      if value is not None:
+        where = f'{column.table}.{column.name}'
+        return Argument([value] if many else value, Origin('database', where))
+    return None
+
+  def _value_in(self, column: Column, kind: str) -> Any:
+    fitting = {key: value for key, value in column.values.items() if fits(json_type(value), kind) and value != ''}
+    if not fitting:
+      return None
+    chosen = self._records.get(column.table)
+    if chosen not in fitting:
+      chosen = self._records[column.table] = self._chance.choice(list(fitting))
+    return fitting[chosen]
+
+  def _optional(self, tool: Tool, known: set[str], columns: Sequence[Column]) -> dict[str, Argument]:
+    """Filters of a question, now and then, and what an update changes."""
+    optional = [name for name in parameters(tool) if name not in known and name not in required(tool)]
+    self._chance.shuffle(optional)
+    if rank(tool.name) == 3 and all(is_key(field_words(name, nouns(tool.name))) for name in known):
+      return {name: _made_up(name, parameters(tool)[name], self._chance) for name in optional[:1]}
+    if tool.writes or self._chance.random() > (_FILTER if required(tool) else _LONE_FILTER):
+      return {}
+    drawn = ((name, self._drawn(tool, name, parameters(tool)[name], columns)) for name in optional)
+    found = next(((name, argument) for name, argument in drawn if argument is not None), None)
+    return {} if found is None else {found[0]: found[1]}
+
+
+def columns_of(database: Any) -> list[Column]:
+  """The columns of the tables at the top of a database; the keys of records are a column of their own."""
+  found: list[Column] = []
+  for table, content in database.items() if isinstance(database, Mapping) else ():
+    keyed = isinstance(content, Mapping)
+    rows = dict(_rows(content))
+    about = name_words(table)
+    if keyed and rows:
+      found.append(Column(table, 'key', (*about, 'id'), {key: key for key in rows}))
+    names = dict.fromkeys(name for row in rows.values() for name in row)
+    for name in names:
+      values = {key: row[name] for key, row in rows.items() if isinstance(row.get(name), str | int | float)}
+      if values:
+        found.append(Column(table, name, field_words(name, about), values))
+  return found
+
+
+def _rows(content: Any) -> Iterator[tuple[int | str, Mapping[str, Any]]]:
+  if isinstance(content, list):
+    yield from ((place, row) for place, row in enumerate(content) if isinstance(row, Mapping))
+  elif isinstance(content, Mapping):
+    records = content if holds_records(content) or all(isinstance(row, Mapping) for row in content.values()) else {}
+    yield from records.items()
+
+
+def _relevance(tool: Tool, name: str, column: Column) -> float:
+  """How well a column answers what a parameter asks for, 0 if it does not. Best in the table the tool is about."""
+  about = nouns(tool.name)
+  at_home = about_the_same(name_words(column.table), about) > 0
+  asked, bare = field_words(name, about), name_words(name)
+  writes_text = tool.writes and is_free_text(name)
+  if writes_text:
+    return 0.0
+  if same_thing(asked, column.called):
+    return 2.0 + at_home
+  if at_home and bare == name_words(column.name):
+    return 2.0
+  if at_home and set(bare) & _QUERIES and set(name_words(column.name)) & LABELS:
+    return 1.5
+  return 1.0 if at_home and name_words(column.name)[-1:] == bare[-1:] and not is_key(bare) else 0.0
+
+
+def _made_up(name: str, schema: Mapping[str, Any], chance: random.Random) -> Argument:
+  return Argument(made_up(name, schema, chance), Origin('schema'))
+
+
+def _container(path: str) -> str:
+  """The path of the first list or table that a path leads through."""
+  ends = [path.index(mark) for mark in ('[]', '{}') if mark in path]
+  return path[: min(ends) + 2] if ends else ''
+
+
+def _told_apart(output: Any, container: str, element: int | str) -> tuple[str, Any]:
+  """(words that name an element among several, the value in them): by a label that it alone has, else by its place."""
+  inside = [leaf for leaf in leaves(output) if leaf.path.startswith(container) and leaf.place]
+  elements = list(dict.fromkeys(leaf.place[0] for leaf in inside))
+  if len(elements) < 2:
+    return '', None
+  own = [leaf for leaf in inside if leaf.place == (element,) and not is_key(name_words(leaf.path.rsplit('.', 1)[-1]))]
+  own.sort(key=lambda leaf: not set(name_words(leaf.path.rsplit('.', 1)[-1])) & LABELS)
+  for leaf in own:
+    alike = [other for other in inside if other.path == leaf.path and other.value == leaf.value]
+    if len(alike) == 1 and not isinstance(leaf.value, bool) and 0 < len(str(leaf.value)) <= 60:
+      label = ' '.join(name_words(leaf.path.removeprefix(container).strip('.')))
+      return f'whose {label} is {quoted(leaf.value)}', leaf.value
+  return f'number {elements.index(element) + 1} in the list', elements.index(element) + 1
+
+
+def quoted(value: Any) -> str:
+  """A value as an instruction states it."""
+  return f'"{value}"' if isinstance(value, str) else str(value)

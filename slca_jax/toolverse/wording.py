@@ -1,0 +1,138 @@
+"""What a user says who wants a trace to happen: by a template, and what any other text must state."""
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from slca_jax.dialogue import Message, Observation, Tool, ToolCall
+from slca_jax.rewards.judge import states
+from slca_jax.toolverse.arguments import Argument, quoted
+from slca_jax.toolverse.fields import name_words, verb
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Made:
+  """A golden call: its tool, what it answered, and where its arguments come from."""
+
+  tool: Tool
+  call: ToolCall
+  seen: Observation
+  arguments: Mapping[str, Argument]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Brief:
+  """What a writer is told.
+
+  Attributes:
+    tools: all that are on offer.
+    steps: the golden calls of this turn of the user, with answers and origins.
+    dialogue: what was said before.
+    asked: (name, value) of what the user wants to hear at the end, if anything.
+    seed: of the choice of words.
+  """
+
+  tools: tuple[Tool, ...]
+  steps: tuple[tuple[Made, ...], ...]
+  dialogue: tuple[Message, ...] = ()
+  asked: tuple[str, Any] | None = None
+  seed: int | str = 0
+
+
+Write = Callable[[Brief], str]
+
+_OPENERS = (
+  'I need help with a few things.',
+  'Please take care of the following.',
+  'Could you do this for me?',
+  'Here is what I would like done.',
+)
+_LATER = (
+  'Thanks. Now go on with this.',
+  'Good. There is more.',
+  'Next I need the following.',
+  'All right, one more round.',
+)
+_FIRST = ('First', 'To begin with', 'Start like this')
+_THEN = ('Then', 'After that', 'Next', 'Once that is done')
+_TOGETHER = ('and at the same time', 'and in the same step')
+_CLOSERS = ('At the end, tell me the {}.', 'When all is done, let me know the {}.', 'Report the {} to me afterwards.')
+_WITH = ('with {} {}', 'using {} {}', 'where {} is {}')
+
+
+def template(brief: Brief) -> str:
+  """The user's request, step by step: every value that the user must give, and how to find the others."""
+  chance = random.Random(f'{brief.seed}/words')
+  phrase = chance.choice(_WITH)
+  sentences = [chance.choice(_LATER if brief.dialogue else _OPENERS)]
+  for number, step in enumerate(brief.steps):
+    lead = chance.choice(_THEN if number else _FIRST) if len(brief.steps) > 1 else ''
+    actions = [_action(made, phrase) for made in step]
+    text = f', {chance.choice(_TOGETHER)} '.join(actions)
+    sentences.append(f'{lead}: {text}.' if lead == _FIRST[-1] else f'{lead}, {text}.' if lead else f'{_capital(text)}.')
+  if brief.asked:
+    sentences.append(chance.choice(_CLOSERS).format(brief.asked[0]))
+  return ' '.join(sentences)
+
+
+def report(steps: Sequence[tuple[Made, ...]], asked: tuple[str, Any] | None) -> str:
+  """What the assistant says when a turn of the user is dealt with."""
+  done = ', '.join(_named(made.call.name) for step in steps for made in step)
+  return f'Done: {done}.' + (f' The {asked[0]} is {asked[1]}.' if asked else '')
+
+
+def unstated(text: str, steps: Sequence[tuple[Made, ...]]) -> tuple[str, ...]:
+  """What a request fails to state: values that no answer gives, and how a record is told from others. Booleans and
+  objects are not looked for: people put them into words."""
+  wanted: list[str] = []
+  for argument in (argument for step in steps for made in step for argument in made.arguments.values()):
+    origin = argument.origin
+    if origin.kind == 'output':
+      wanted += [str(origin.named)] if origin.pick.startswith('whose') else []
+    else:
+      values = argument.value if isinstance(argument.value, list) else [argument.value]
+      wanted += [str(v) for v in values if isinstance(v, str | int | float) and not isinstance(v, bool) and v != '']
+  return tuple(value for value in dict.fromkeys(wanted) if not states(text, value))
+
+
+def _action(made: Made, phrase: str) -> str:
+  given = [
+    phrase.format(_label(name), _shown(argument.value))
+    for name, argument in made.arguments.items()
+    if argument.origin.kind != 'output'
+  ]
+  copied: dict[tuple[str, str], list[str]] = {}
+  for name, argument in made.arguments.items():
+    if argument.origin.kind == 'output':
+      copied.setdefault((argument.origin.source, argument.origin.pick), []).append(_label(name))
+  taken = [
+    f'the {" and the ".join(names)} from what "{_named(source)}" answered{f" for the one {pick}" if pick else ""}'
+    for (source, pick), names in copied.items()
+  ]
+  action = ' '.join([_named(made.call.name), ' and '.join(given)]).strip()
+  return f'{action}, taking {" and ".join(taken)}' if taken else action
+
+
+def _named(tool_name: str) -> str:
+  """A tool's name as words; one without a verb is something to use."""
+  spaced = ' '.join(_spelled(tool_name))
+  return spaced if verb(tool_name) else f'use {spaced}'
+
+
+def _spelled(name: str) -> list[str]:
+  return [word for word in name.replace('-', '_').replace('.', '_').split('_') if word]
+
+
+def _label(parameter: str) -> str:
+  return ' '.join(name_words(parameter)) or parameter
+
+
+def _shown(value: Any) -> str:
+  if isinstance(value, list):
+    return ', '.join(map(quoted, value))
+  return ('yes' if value else 'no') if isinstance(value, bool) else quoted(value)
+
+
+def _capital(text: str) -> str:
+  return text[:1].upper() + text[1:]
