@@ -82,6 +82,10 @@ class Template:
     """Ids of the dialogue so far and of the header under which the assistant writes next."""
     return self._encode(self._text(messages, tools, generate=True))
 
+  def prompt_length(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
+    """How many ids `prompt` has; for prompts that are met once, of which nothing is remembered."""
+    return len(self._encode_text(self._text(messages, tools, generate=True)))
+
   def reply(self, observations: Sequence[Observation], sampled: Sequence[int]) -> tuple[int, ...]:
     """Ids the world writes after the `sampled` ids of a turn: results of its calls in order, then the next header.
 

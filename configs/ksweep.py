@@ -1,0 +1,20 @@
+"""Candidate sets of K tools as in SLCA-GRPO (arXiv:2609.29050), appendix C.6.
+
+python launch/ksweep.py --config=configs/ksweep.py --config.input=heldout.jsonl --config.output=data/ksweep
+
+Expect a table of prompt lengths and skip rates for each strategy, in the layout of tables 13 and 14; MEASURED.
+"""
+
+from slca_jax.config import defaults
+from slca_jax.data.ksweep_run import KSweepConfig
+
+
+def get_config(strategy: str = ''):
+  """One strategy, or both, at every K, measured with Qwen2.5's tokenizer in a context of 32,768 tokens."""
+  config = defaults(KSweepConfig)
+  config.sizes = (0, 10, 20, 50, 100, 150)
+  config.strategies = (strategy,) if strategy else ('random', 'hard')
+  config.template = 'Qwen/Qwen2.5-7B-Instruct'
+  config.embedder = 'sentence-transformers/all-MiniLM-L6-v2'
+  config.context = 32768
+  return config
