@@ -2,26 +2,34 @@
 
 import dataclasses
 import json
+import os
 import pathlib
+import subprocess
+import sys
+import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from slca_jax.config import as_dict
 from slca_jax.data.sft import encode
 from slca_jax.data.tasks import read_dialogues, write_dialogues
 from slca_jax.dialogue import Dialogue, Message
-from slca_jax.errors import ConfigError
+from slca_jax.errors import ConfigError, DataError
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.quickstart.demonstrations import demonstrate
 from slca_jax.quickstart.start import write_start
 from slca_jax.quickstart.world import make_task
-from slca_jax.rollout.settings import Layout
+from slca_jax.rollout.batching import supervised
+from slca_jax.rollout.settings import Layout, Limits, LocalEngine
 from slca_jax.train import policy, sft
 from slca_jax.train import settings as s
+from slca_jax.train.evaluate import evaluate
 from slca_jax.train.export import export
-from slca_jax.train.loader import make_batch
+from slca_jax.train.loader import RowBatches, heldout_batches, make_batch, tree
+from slca_jax.train.steps import Policy, make_measure
 
 NETWORK = TransformerConfig(layers=1, width=16, hidden=32, heads=2, kv_heads=1, head_dim=8, context=512)
 MESH = s.MeshShape(data=2, fsdp=2, tensor=2)
@@ -82,6 +90,134 @@ def test_stopped_run_goes_on_bit_for_bit_and_the_loss_falls(folder):
   weights = [(folder / run / 'model' / 'model.safetensors').read_bytes() for run in ('whole', 'halves')]
   assert weights[0] == weights[1]
   assert lines[0][-1]['loss'] < lines[0][0]['loss'] and 'heldout_loss' in lines[0][-1]
+
+
+RUN = """
+import json, pathlib, sys
+from slca_jax.config import build
+from slca_jax.train.settings import SFTConfig
+from slca_jax.train.sft import train
+train(build(SFTConfig, json.loads(pathlib.Path(sys.argv[1]).read_text())))
+"""
+ROWS = {'batching': Layout((256,), 2), 'packing': s.Packing(rows=2, window=6)}
+
+
+def start(folder, output, **changes):
+  """The run as a process of its own, on one device."""
+  settings = config(folder, output, mesh=s.MeshShape(1, 1, 1), **changes)
+  path = folder / f'{output}.json'
+  path.write_text(json.dumps(as_dict(settings)))
+  environment = {**os.environ, 'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu'}
+  command = [sys.executable, '-c', RUN, str(path)]
+  return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def finish(process):
+  out, _ = process.communicate(timeout=300)
+  assert process.returncode == 0, out.decode()[-3000:]
+
+
+def test_run_over_full_rows_that_is_killed_goes_on_bit_for_bit(folder):
+  # 12 dialogues fill 5 or 6 rows of 256, so that step 3 of 2 rows reaches into the second epoch.
+  changes = {**ROWS, 'steps': 6, 'eval_every': 2}
+  finish(start(folder, 'rows_whole', **changes))
+  metrics = folder / 'rows_killed' / 'metrics.jsonl'
+  process, end = start(folder, 'rows_killed', **changes), time.monotonic() + 240
+  while not (metrics.exists() and metrics.read_text().count('\n') >= 3) and process.poll() is None:
+    assert time.monotonic() < end, 'the run did not get there'
+    time.sleep(0.01)
+  process.kill()
+  process.communicate()
+  finish(start(folder, 'rows_killed', **changes))
+  whole, killed = folder / 'rows_whole', folder / 'rows_killed'
+  assert (killed / 'metrics.jsonl').read_text() == (whole / 'metrics.jsonl').read_text()
+  assert (killed / 'model' / 'model.safetensors').read_bytes() == (whole / 'model' / 'model.safetensors').read_bytes()
+  [position] = (killed / 'checkpoints' / '6' / 'data').glob('process_0*.json')
+  assert json.loads(position.read_text()) == {'next_index': 6}
+
+
+def test_best_checkpoint_is_kept_beside_the_last_ones(folder):
+  # So high a rate that the held-out loss rises.
+  changes = {'steps': 4, 'eval_every': 1, 'checkpoint': s.Checkpointing(every=3, keep=1)}
+  numbers = sft.train(config(folder, 'best', optimizer=s.Optimizer(1.0, clip_norm=100.0), **changes))
+  lines = [json.loads(line) for line in (folder / 'best' / 'metrics.jsonl').read_text().splitlines()]
+  losses = [line['heldout_loss'] for line in lines]
+  best = int(np.argmin(losses)) + 1
+  assert best < 4 and numbers['best_step'] == best and numbers['best_heldout_loss'] == min(losses)
+  kept = [int(path.name) for path in (folder / 'best' / 'checkpoints').iterdir() if path.name.isdigit()]
+  assert sorted(kept) == [best, 4]
+
+
+def test_packed_rows_have_the_loss_of_dialogues_alone_in_their_rows(folder):
+  settings = config(folder, 'packed', **{**ROWS, 'batching': Layout((256,), 8), 'packing': s.Packing(rows=8)})
+  loaded = policy.load(settings.model, MESH)
+  dialogues = read_dialogues(folder / 'train.jsonl')
+  examples = [encode(dialogue, loaded.template) for dialogue in dialogues]
+  with jax.set_mesh(loaded.mesh):
+    measure = make_measure(Policy(loaded.graph, loaded.config.vocab, 1.0, 64), micro_rows=8)
+    found = [measure(loaded.params, batch) for batch in heldout_batches(examples, loaded, settings)]
+    packed, tokens = np.array([[float(loss), int(count)] for loss, count in found]).T
+    alone = [measure(loaded.params, supervised([[tree(e, 0)]], 256, 8, rollouts=1)) for e in examples]
+  assert tokens.sum() == sum(example.learned.sum() for example in examples) == sum(int(n) for _, n in alone)
+  assert packed.sum() == pytest.approx(sum(float(loss) for loss, _ in alone), rel=1e-5)
+
+
+def test_full_rows_are_of_one_shape_and_hold_what_their_plan_says(folder):
+  settings = config(folder, 'shapes', batching=Layout((256,), 4), packing=s.Packing(rows=4, window=6))
+  loaded = policy.load(settings.model, MESH)
+  dialogues = [LONG, *read_dialogues(folder / 'train.jsonl')]
+  source = RowBatches(dialogues, loaded, settings, remembered=folder / 'sizes.npy')
+  batches = [source[step][0] for step in range(4)]
+  assert len({str(jax.tree.map(jnp.shape, batch)) for batch in batches}) == 1
+  sizes = [0, *(encode(dialogue, loaded.template).size for dialogue in dialogues[1:])]
+  assert np.load(folder / 'sizes.npy').tolist() == sizes
+  again = RowBatches(dialogues, loaded, settings, remembered=folder / 'sizes.npy')  # from the sizes it remembers
+  jax.tree.map(np.testing.assert_array_equal, again[3][0], batches[3])
+
+
+def test_dialogue_of_which_nothing_is_learned_is_refused_before_anything_is_written(folder):
+  asked, said = LONG.messages
+  write_dialogues([Dialogue('mute', (), (asked, dataclasses.replace(said, learn=False)))], folder / 'mute.jsonl')
+  with pytest.raises(DataError, match='dialogue mute: none of its turns is learned'):
+    sft.train(config(folder, 'mute', data=s.Demonstrations(str(folder / 'mute.jsonl'))))
+  assert not (folder / 'mute').exists()
+
+
+def test_small_data_is_known_by_heart_and_its_calls_are_made_again(tmp_path):
+  # A policy of the quickstart's size, from random weights.
+  write_start(tmp_path / 'start', seed=0, samples=30)
+  tasks = [make_task(0, 'train', index) for index in range(6)]
+  dialogues = [Dialogue(t.id, t.tools, demonstrate(t, efficient=True)) for t in tasks]
+  write_dialogues(dialogues, tmp_path / 'few.jsonl')
+  one = s.MeshShape(data=len(jax.devices()), fsdp=1)
+  settings = s.SFTConfig(
+    output=str(tmp_path / 'sft'),
+    steps=150,
+    until=0.03,
+    logprob_chunk=64,
+    model=s.Model(str(tmp_path / 'start'), dtype='float32', remat='none'),
+    mesh=one,
+    data=s.Demonstrations(str(tmp_path / 'few.jsonl'), str(tmp_path / 'few.jsonl')),
+    batching=Layout((128,), 8),
+    packing=s.Packing(rows=8),
+    optimizer=s.Optimizer(4e-3, 'cosine', warmup=0.05, hold=0.5, b2=0.98, weight_decay=0.0),
+    checkpoint=s.Checkpointing(every=1000),
+  )
+  numbers = sft.train(settings)
+  assert numbers['heldout_loss'] < 0.1
+  limits = Limits(turns=6, prompt_tokens=96, response_tokens=256, turn_tokens=64, observation_tokens=48)
+  graded, trajectories, _ = evaluate(
+    s.RLConfig(
+      model=dataclasses.replace(settings.model, path=str(tmp_path / 'sft' / 'model')),
+      mesh=one,
+      rollout=s.RolloutSettings(limits=limits, local=LocalEngine(slots=8, context=352, prefill_chunk=16)),
+      batching=Layout((512,), 8),
+    ),
+    tasks,
+  )
+  assert graded['score/success'] >= 0.95
+  for task, trajectory in zip(tasks, trajectories, strict=True):
+    assert tuple(turn.calls for turn in trajectory.tool_turns) == task.gold and trajectory.answer == task.answer
 
 
 def test_finished_run_that_is_asked_again_keeps_its_result(folder):
