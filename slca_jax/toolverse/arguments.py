@@ -1,5 +1,6 @@
 """Arguments of golden calls: copied from earlier answers, drawn from the database as it stands, or made up."""
 
+import collections
 import dataclasses
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,9 @@ from slca_jax.toolverse.fields import (
   field_words,
   fits,
   holds_records,
+  is_free_text,
   is_key,
+  is_said_by_user,
   json_type,
   leaves,
   name_words,
@@ -24,7 +27,7 @@ from slca_jax.toolverse.fields import (
   type_of,
 )
 from slca_jax.toolverse.graph import Edge
-from slca_jax.toolverse.invention import LABELS, is_free_text, made_up
+from slca_jax.toolverse.invention import LABELS, made_up
 
 _QUERIES = frozenset({'query', 'keyword', 'search', 'term', 'q', 'text', 'pattern', 'name'})
 _FILTER, _LONE_FILTER = 0.25, 0.6  # how often an optional filter is given; that of a tool that requires nothing
@@ -105,17 +108,22 @@ class Story:
     Raises:
       NoArgument: an earlier answer lacks the value that a required parameter is to be copied from.
     """
-    links = {link.parameter: [] for edge in edges for link in edge.links}
+    links = collections.defaultdict[str, list[tuple[str, str]]](list)
     for edge in edges:
       for link in edge.links:
-        links[link.parameter].append((edge.source, link.field))
+        if link.parameter in parameters(tool):
+          links[link.parameter].append((edge.source, link.field))
     found: dict[str, Argument] = {}
-    for name, schema in parameters(tool).items():
-      if name in links:
-        found |= self._copied(tool, name, schema, links[name])
-      elif name in required(tool):
+    for name in links:
+      found |= self._copied(tool, name, parameters(tool)[name], links[name])
+    for name in required(tool):
+      if name not in links:
+        schema = parameters(tool)[name]
         found[name] = (
-          self._again(name, schema) or self._drawn(tool, name, schema, columns) or _made_up(name, schema, self._chance)
+          self._beside(tool, name, schema, tuple(found.values()))
+          or self._again(name, schema)
+          or self._drawn(tool, name, schema, columns)
+          or _made_up(name, schema, self._chance)
         )
     return found | self._optional(tool, set(found) | set(links), columns)
 
@@ -132,6 +140,19 @@ class Story:
       return {}
     said = ' or '.join(f'{path} of {source}' for source, path in sources)
     raise NoArgument(f'{name} was to be {said}, which was not answered')
+
+  def _beside(self, tool: Tool, name: str, schema: Mapping[str, Any], copied: Sequence[Argument]) -> Argument | None:
+    """What stands under the parameter's name in a record from which another parameter of the call was copied."""
+    if is_said_by_user(tool, name):
+      return None
+    asked, kind = field_words(name, nouns(tool.name)), type_of(schema)
+    for origin in (argument.origin for argument in copied if argument.origin.kind == 'output'):
+      container = _container(origin.where)
+      for leaf in leaves(self.outputs[origin.source]):
+        alike = leaf.path.startswith(container) and fits(json_type(leaf.value), kind) and leaf.value != ''
+        if alike and container and asked == field_words(leaf.path, nouns(origin.source)):
+          return self._from_output(origin.source, leaf.path)
+    return None
 
   def _again(self, name: str, schema: Mapping[str, Any]) -> Argument | None:
     """What a parameter of the same name was given before. Free text is written anew."""
@@ -222,10 +243,9 @@ def _rows(content: Any) -> Iterator[tuple[int | str, Mapping[str, Any]]]:
 def _relevance(tool: Tool, name: str, column: Column) -> float:
   """How well a column answers what a parameter asks for, 0 if it does not. Best in the table the tool is about."""
   about = nouns(tool.name)
-  at_home = about_the_same(name_words(column.table), about) > 0
+  at_home = not about or about_the_same(name_words(column.table), about) > 0
   asked, bare = field_words(name, about), name_words(name)
-  writes_text = tool.writes and is_free_text(name)
-  if writes_text:
+  if is_free_text(name) and ((tool.writes and rank(tool.name) not in (3, 4)) or is_said_by_user(tool, name)):
     return 0.0
   if same_thing(asked, column.called):
     return 2.0 + at_home

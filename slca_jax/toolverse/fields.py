@@ -29,6 +29,9 @@ _VAGUE = words(
   end note amount quantity count total price value message content summary url link language limit page offset sort
   order format currency"""
 )
+_FREE_TEXT = words(
+  'name title label subject topic description text note content message comment body summary reason email phone'
+)
 _KEYS = words('id uuid key code ref reference number slug sku symbol')
 _FILLERS = words(
   'detail details info information data record list item result all by for of from to in with the a an new my'
@@ -172,7 +175,7 @@ def same_thing(parameter: Words, field: Words) -> bool:
 
   Equal names do, unless they are vague; so does a name with a role before it (`from_account_id`, `account_id`).
   """
-  if not parameter or not field or _is_vague(parameter):
+  if not parameter or not field or (len(parameter) == 1 and _is_vague(parameter)):
     return False
   if parameter == field:
     return True
@@ -184,6 +187,24 @@ def about_the_same(a: Sequence[str], b: Sequence[str]) -> int:
   """How many words two tools share if one is about all that the other is about; 0 otherwise."""
   shared = set(a) & set(b)
   return len(shared) if shared and shared in (set(a), set(b)) else 0
+
+
+def is_said_by_user(tool: Tool, parameter: str) -> bool:
+  """Whether a parameter is what the user wants to see written: labels and texts of something new, and what changes.
+
+  Of an update, the first required parameter finds the record and all others but keys change it.
+  """
+  order, name = rank(tool.name), name_words(parameter)
+  if order == 2:
+    return (
+      is_free_text(parameter) and about_the_same(field_words(parameter, nouns(tool.name))[:-1], nouns(tool.name)) > 0
+    )
+  return order == 3 and not is_key(name) and parameter not in required(tool)[:1]
+
+
+def is_free_text(parameter: str) -> bool:
+  """Whether a parameter takes whatever text its writer likes."""
+  return bool(set(name_words(parameter)[-1:]) & _FREE_TEXT)
 
 
 def rank(tool_name: str) -> int | None:

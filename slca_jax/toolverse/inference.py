@@ -13,6 +13,7 @@ from slca_jax.toolverse.fields import (
   fits,
   is_boilerplate,
   is_key,
+  is_said_by_user,
   json_type,
   leaves,
   name_words,
@@ -88,11 +89,10 @@ def parsed(content: str) -> Any:
 def _fields(tool: Tool, seen: Sequence[Seen]) -> dict[str, str]:
   """Path and type of what the tool answers, by its schema and by what it was seen to answer."""
   found = dict(schema_leaves(tool.returns))
-  for one in seen:
-    if one.call.name == tool.name:
-      for leaf in leaves(one.output):
-        found.setdefault(leaf.path, json_type(leaf.value))
-  return {path: kind for path, kind in found.items() if not is_boilerplate(path)}
+  answered = [leaf for one in seen if one.call.name == tool.name for leaf in leaves(one.output)]
+  filled = {leaf.path: json_type(leaf.value) for leaf in answered if leaf.value != ''}
+  empty = {leaf.path for leaf in answered} - filled.keys()  # promised by the schema, and never more than ''
+  return {path: kind for path, kind in (filled | found).items() if not is_boilerplate(path) and path not in empty}
 
 
 def _sources(
@@ -102,7 +102,7 @@ def _sources(
   asked = field_words(parameter, nouns(target.name))
   items = schema.get('items')
   kind = type_of(items) if type_of(schema) == 'array' and isinstance(items, Mapping) else type_of(schema)
-  if not is_key(asked) and parameter not in required(target):
+  if not is_key(asked) and (parameter not in required(target) or is_said_by_user(target, parameter)):
     return
   for tool in tools:
     if tool is target or _must_be_given(tool, asked):

@@ -10,9 +10,6 @@ from slca_jax.envs.recorded import invent
 from slca_jax.toolverse.fields import name_words, type_of
 
 LABELS = words('name title label subject topic city headline username')
-_FREE_TEXT = words(
-  'name title label subject topic description text note content message comment body summary reason email phone'
-)
 _FIRST = ('Amber', 'Birch', 'Cedar', 'Delta', 'Ember', 'Harbor', 'Juniper', 'Linden', 'Maple', 'Willow')
 _SECOND = ('Bridge', 'Corner', 'Field', 'Garden', 'Gate', 'House', 'Lane', 'Meadow', 'Square', 'Yard')
 _SENTENCES = (
@@ -22,11 +19,6 @@ _SENTENCES = (
   'The team asked for it.',
   'Nothing urgent, but do not forget it.',
 )
-
-
-def is_free_text(name: str) -> bool:
-  """Whether a parameter takes whatever text its writer likes."""
-  return bool(set(name_words(name)[-1:]) & _FREE_TEXT)
 
 
 def made_up(name: str, schema: Mapping[str, Any], chance: random.Random) -> Any:

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 from slca_jax.dialogue import Message, Observation, Task, Tool, ToolCall
 from slca_jax.errors import EnvironmentFailure
 from slca_jax.toolverse.arguments import Column, NoArgument, Story, columns_of
-from slca_jax.toolverse.fields import is_boilerplate, leaves, name_words, rank
+from slca_jax.toolverse.fields import Leaf, is_boilerplate, is_key, leaves, name_words, rank
 from slca_jax.toolverse.graph import ToolGraph
 from slca_jax.toolverse.inference import parsed
 from slca_jax.toolverse.sampling import Stages
-from slca_jax.toolverse.wording import Brief, Made, Write, report, template, unstated
+from slca_jax.toolverse.wording import Brief, Made, Write, named, report, template, unstated
 
 _DRAWS = 4  # arguments that a call may try before its trace is given up
 
@@ -214,14 +214,22 @@ def _question(brief: Brief, write: Write | None) -> tuple[str, str]:
 
 
 def _asked(steps: Sequence[tuple[Made, ...]]) -> tuple[str, Any] | None:
-  """(name, value) of something new that the last step answered and a user might want to hear; None if there is none."""
+  """(name, value) of something new that the last step answered and a user might want to hear; None if there is none.
+
+  Keys are what one wants to know of something new; else the first value.
+  """
   given = {str(argument.value) for step in steps for made in step for argument in made.arguments.values()}
   for made in reversed(steps[-1]):
-    for leaf in leaves(parsed(made.seen.content)):
-      new = str(leaf.value) not in given and not isinstance(leaf.value, bool) and 0 < len(str(leaf.value)) <= 40
-      if leaf.path and not leaf.place and new and not is_boilerplate(leaf.path):
-        return ' '.join(name_words(leaf.path.rsplit('.', 1)[-1])), leaf.value
+    new = [leaf for leaf in leaves(parsed(made.seen.content)) if _tellable(leaf) and str(leaf.value) not in given]
+    new.sort(key=lambda leaf: not is_key(name_words(leaf.path.rsplit('.', 1)[-1])))
+    if new:
+      return f'{" ".join(name_words(new[0].path.rsplit(".", 1)[-1]))} from "{named(made.call.name)}"', new[0].value
   return None
+
+
+def _tellable(leaf: Leaf) -> bool:
+  short = not isinstance(leaf.value, bool) and 0 < len(str(leaf.value)) <= 40
+  return short and bool(leaf.path) and not leaf.place and not is_boilerplate(leaf.path)
 
 
 def _played(steps: Sequence[tuple[Made, ...]]) -> list[Message]:

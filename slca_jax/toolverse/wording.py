@@ -1,6 +1,7 @@
 """What a user says who wants a trace to happen: by a template, and what any other text must state."""
 
 import dataclasses
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from slca_jax.dialogue import Message, Observation, Tool, ToolCall
 from slca_jax.rewards.judge import states
 from slca_jax.toolverse.arguments import Argument, quoted
+from slca_jax.toolverse.deterministic.words import split
 from slca_jax.toolverse.fields import name_words, verb
 
 
@@ -29,7 +31,7 @@ class Brief:
     tools: all that are on offer.
     steps: the golden calls of this turn of the user, with answers and origins.
     dialogue: what was said before.
-    asked: (name, value) of what the user wants to hear at the end, if anything.
+    asked: (what the user wants to hear at the end, its value), if anything.
     seed: of the choice of words.
   """
 
@@ -78,7 +80,7 @@ def template(brief: Brief) -> str:
 
 def report(steps: Sequence[tuple[Made, ...]], asked: tuple[str, Any] | None) -> str:
   """What the assistant says when a turn of the user is dealt with."""
-  done = ', '.join(_named(made.call.name) for step in steps for made in step)
+  done = ', '.join(named(made.call.name) for step in steps for made in step)
   return f'Done: {done}.' + (f' The {asked[0]} is {asked[1]}.' if asked else '')
 
 
@@ -107,21 +109,17 @@ def _action(made: Made, phrase: str) -> str:
     if argument.origin.kind == 'output':
       copied.setdefault((argument.origin.source, argument.origin.pick), []).append(_label(name))
   taken = [
-    f'the {" and the ".join(names)} from what "{_named(source)}" answered{f" for the one {pick}" if pick else ""}'
+    f'the {" and the ".join(names)} from what "{named(source)}" answered{f" for the one {pick}" if pick else ""}'
     for (source, pick), names in copied.items()
   ]
-  action = ' '.join([_named(made.call.name), ' and '.join(given)]).strip()
+  action = ' '.join([named(made.call.name), ' and '.join(given)]).strip()
   return f'{action}, taking {" and ".join(taken)}' if taken else action
 
 
-def _named(tool_name: str) -> str:
-  """A tool's name as words; one without a verb is something to use."""
-  spaced = ' '.join(_spelled(tool_name))
+def named(tool_name: str) -> str:
+  """A tool's name as words to do; one without a verb is something to use."""
+  spaced = ' '.join(split(tool_name))
   return spaced if verb(tool_name) else f'use {spaced}'
-
-
-def _spelled(name: str) -> list[str]:
-  return [word for word in name.replace('-', '_').replace('.', '_').split('_') if word]
 
 
 def _label(parameter: str) -> str:
@@ -130,7 +128,9 @@ def _label(parameter: str) -> str:
 
 def _shown(value: Any) -> str:
   if isinstance(value, list):
-    return ', '.join(map(quoted, value))
+    return ', '.join(map(_shown, value))
+  if isinstance(value, dict):
+    return json.dumps(value, ensure_ascii=False)
   return ('yes' if value else 'no') if isinstance(value, bool) else quoted(value)
 
 

@@ -122,6 +122,24 @@ def test_a_suggestion_beside_a_parameter_edge_adds_its_reason():
   assert edge.kind == 'parameter' and edge.reason == 'booking_id of book_hotel is booking_id; pay first'
 
 
+def test_what_was_only_ever_answered_empty_is_no_source():
+  make = Tool('create_room', '', schema(name='string'), schema(room_id='string'), True)
+  tools = [make, Tool('paint_room', '', schema(room_id='string'))]
+  seen = lambda value: [Seen(ToolCall('create_room', {'name': 'x'}), {'room_id': value})]
+  assert len(infer(tools).edges) == len(infer(tools, seen=[*seen(''), *seen('R7')]).edges) == 1
+  assert not infer(tools, seen=seen('')).edges
+
+
+def test_what_the_user_wants_written_is_copied_from_nowhere():
+  rows_of_pages = rows('pages', title='string', page_id='string', text='string')
+  search = Tool('search_pages', '', schema(), rows_of_pages)
+  parameters_of = lambda tool: {link.parameter for edge in infer([search, tool]).into(tool.name) for link in edge.links}
+  assert parameters_of(Tool('create_page', '', schema(title='string', page_id='string'), None, True)) == {'page_id'}
+  assert parameters_of(Tool('update_page', '', schema(title='string', text='string'), None, True)) == {'title'}
+  assert parameters_of(Tool('delete_page', '', schema(title='string'), None, True)) == {'title'}
+  assert parameters_of(Tool('print_page', '', schema(page_title='string'), None, True)) == {'page_title'}
+
+
 def test_leaves_lead_through_lists_and_tables():
   value = {'total': 1, 'rooms': [{'id': 'a', 'beds': [1, 2]}], 'users': {'u1': {'name': 'Ann'}}, 'none': None}
   assert [(leaf.path, leaf.place, leaf.value) for leaf in leaves(value)] == [

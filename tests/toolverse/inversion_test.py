@@ -220,6 +220,34 @@ def test_parameters_are_filled_by_what_they_are_about():
   assert drawn(Tool('get_users', '', {**many, 'required': ['user_ids']})) == {'user_ids': ['u1']}
 
 
+def test_what_belongs_to_a_record_is_copied_with_it():
+  tool = Tool('update_page', '', schema(title='string', page_id='string', text='string'), None, True)
+  rows = [{'page_id': f'P{n}', 'title': f'Page {n}', 'text': 'old'} for n in range(4)]
+  for seed in range(4):
+    story = Story(random.Random(seed))
+    story.outputs['search_pages'] = {'pages': rows}
+    edge = Edge('search_pages', 'update_page', 'parameter', '', (Link('pages[].page_id', 'page_id'),))
+    found = story.arguments(tool, (edge,), columns_of({'pages': rows}))
+    assert found['title'].value == found['page_id'].value.replace('P', 'Page ')
+    assert found['title'].origin.kind == 'output' and found['text'].origin.kind == 'schema'
+
+
+def test_an_update_finds_its_record_by_the_first_parameter_and_a_creation_has_a_name_of_its_own():
+  columns = columns_of({'pages': [{'title': 'Home', 'text': 'old'}]})
+  drawn = lambda tool: {n: a.value for n, a in Story(random.Random(0)).arguments(tool, (), columns).items()}
+  changed = drawn(Tool('update_page', '', schema(title='string', text='string'), None, True))
+  assert changed['title'] == 'Home' and changed['text'] != 'old'
+  assert drawn(Tool('create_page', '', schema(title='string'), None, True))['title'] != 'Home'
+  assert drawn(Tool('delete_page', '', schema(title='string'), None, True)) == {'title': 'Home'}
+
+
+def test_links_to_parameters_that_do_not_exist_are_ignored():
+  story = Story(random.Random(0))
+  story.outputs['find'] = {'id': 'a'}
+  edge = Edge('find', 'show', 'parameter', '', (Link('id', 'nothing'), Link('id', 'it')))
+  assert set(story.arguments(Tool('show', '', schema(it='string')), (edge,), ())) == {'it'}
+
+
 def test_a_link_into_a_list_parameter_gives_a_list():
   tool = Tool('compare', '', {'type': 'object', 'properties': {'ids': {'type': 'array'}}, 'required': ['ids']})
   story = Story(random.Random(0))
