@@ -245,10 +245,16 @@ def _create(operation: Operation, table: Table, tables: Mapping[str, Table], dat
   return [
     *lines,
     '}',
-    f'_add(db[{table.name!r}], {table.key!r}, {record})',
+    _kept(operation, table, record),
     f"return {{'status': 'success', 'message': {done}, "
     f'{table.key!r}: {record}[{table.key!r}], {table.noun!r}: {record}}}',
   ]
+
+
+def _kept(operation: Operation, table: Table, record: str) -> str:
+  if operation.replaces:
+    return f'db[{table.name!r}][_key({record}[{table.key!r}])] = {record}'
+  return f'_add(db[{table.name!r}], {table.key!r}, {record})'
 
 
 def key_prefix(table: Table, database: Database) -> str:

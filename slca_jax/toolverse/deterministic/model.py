@@ -90,6 +90,7 @@ class Operation:
     limit, offset, page: parameters that cut a list, '' if there are none.
     fields: (parameter, column) that it writes.
     state: what a move writes in the column `status`.
+    replaces: a create that may overwrite the record of its key.
     pure: of a computation: its expression over the parameters.
   """
 
@@ -104,6 +105,7 @@ class Operation:
   page: str = ''
   fields: tuple[tuple[str, str], ...] = ()
   state: str = ''
+  replaces: bool = False
   pure: str = ''
 
   @property

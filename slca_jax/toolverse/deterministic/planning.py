@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import re
 from collections.abc import Sequence
 
 from slca_jax.dialogue import Tool
@@ -19,6 +20,16 @@ _SINGLE = w.words(
   'get fetch retrieve read view describe check show lookup select resolve load open inspect details info'
 )
 _MANY = w.words('search list find browse discover query filter explore recommend suggest getall')
+
+
+_OVERWRITES = w.words('write save store put upsert append upload log record remember share')
+_OF_THE_RECORD = w.words('status state progress detail info result metadata profile definition description version')
+_LOOKS_UP = re.compile(
+  r'\b(gets?|search(es)?|lists?|finds?|fetch(es)?|retrieves?|returns?|shows?|reads?|looks? up|quer(y|ies)|provides?|'
+  r'check(s|ing)?|data|by ids?|browses?|display(s)?|views?|info(rmation)?|details?)\b'
+  r'|获取|查询|搜索|返回|列出|查看|取得|検索',
+  re.I,
+)
 
 
 class Left(Exception):
@@ -56,6 +67,8 @@ class _Draft:
           users[parameter.thing].add(reading.noun)
     self._real = {thing for thing, nouns in users.items() if thing in subjects or len(nouns - {thing}) > 1}
     self._subjects = subjects
+    common = collections.Counter(r.noun for r in readings if r.noun in subjects and r.verb == 'read').most_common(1)
+    self._main = common[0][0] if common else ''  # what a search without a noun looks for
     self._spelled = spelling(readings)
 
   def operation(self, reading: Reading) -> Operation:
@@ -80,6 +93,8 @@ class _Draft:
     unknown = [p for p in unknown if not (p.part == 'field' and filters(p))]
     if unknown or reading.verb == 'move':
       raise Left(f'its name has no verb that says what it does with {unknown[0].raw if unknown else reading.word!r}')
+    if not _LOOKS_UP.search(f'{" ".join(w.split(reading.tool.name))} {reading.tool.description[:300]}'):
+      raise Left('neither its name nor its description says that it looks something up')
     return 'read'
 
   def _require_known(self, reading: Reading) -> None:
@@ -125,7 +140,7 @@ class _Draft:
     if len(noun) < 2:
       raise Left('its name does not say what it makes')
     table = self._table(noun)
-    keys = list(reading.all('key'))
+    keys = [p for p in reading.all('key') if p.required or p.thing != noun or p.by != 'id']  # a new one has none yet
     fields = [
       p for p in reading.parameters if p.part in ('field', 'text', 'quantity', 'structure', 'from', 'to', 'query')
     ]
@@ -140,7 +155,14 @@ class _Draft:
         matches += [match]
       else:
         written.append((parameter.name, self._column(table, parameter)))
-    return Operation(rewrite(reading, used, writes=True), 'create', noun, tuple(matches), fields=tuple(written))
+    return Operation(
+      rewrite(reading, used, writes=True),
+      'create',
+      noun,
+      tuple(matches),
+      fields=tuple(written),
+      replaces=reading.word in _OVERWRITES,
+    )
 
   def _update(self, reading: Reading) -> Operation:
     keys = [p for p in reading.all('key') if p.required and p.kind != 'array']
@@ -231,9 +253,13 @@ class _Draft:
       main = collections.Counter(p.thing for p in reading.all('key')).most_common(1)
       if main:
         return main[0][0]
+      if self._main and reading.all('query'):
+        return self._main
       raise Left('its name and description do not say what it is about')
     if noun in self._real and {'similar', 'related', 'recommended', 'recommend'} & reading.hints:
       return f'related_{noun}' if keys else noun
+    if noun in _OF_THE_RECORD and keys:
+      return keys[0].thing
     if aspect(noun) and keys:
       return f'{keys[0].thing}_{noun}'
     return noun

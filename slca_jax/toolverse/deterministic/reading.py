@@ -19,6 +19,7 @@ _TECHNICAL = re.compile(
   r'sort\w*|order\w*|asc|desc|descending|ascending|cursor|next_token|page_token|continuation_token|temperature|max_tokens|'
   r'device|wait_\w+|follow_redirects|ignore_robots_text|delay|seed|stream|_?meta|background)$'
 )
+_NO_EFFECT = re.compile(r'^(user_?agent|headers?|timeout\w*|random_string|dummy|ctx|(output|response)_(format|type))$')
 _LIMIT = re.compile(
   r'^(limit|top|top_k|top_n|n|num|count|size|take|first|max|amount_of_results|(num|max|number)_?(of_)?\w*|per_page|page_size|'
   r'items_per_page|results|\w+_limit|limit_\w+|results_per_page|rows)$'
@@ -55,6 +56,7 @@ _TEXT = re.compile(
   r'source_code|command|cmd|args|arguments|params|parameters|payload|formula|equation|abi|svg|xml|diagram|definition|'
   r'selector|python_code|smiles|sequence|numbers|values|coordinates|points)$'
 )
+_SOURCE = re.compile(r'source|snippet|python|java|script|program|analy[sz]e|execute', re.I)
 _ABOUT = re.compile(
   r'\b(?:search(?:es)?|gets?|finds?|lists?|fetch(?:es)?|retrieves?|returns?|reads?|shows?|views?|browses?|query)\b'
   r'((?:\s+(?:for|the|a|an|all|of|any|your|specific|available|detailed|list|information|details|about|on|'
@@ -119,8 +121,10 @@ def read(tool: Tool, *, prefix: frozenset[str] = frozenset()) -> Reading | str:
   tokens = w.split(tool.name)
   bare = [token for token in tokens if token not in prefix] or tokens
   verb, word, place = _verb(bare)
-  if word in w.REFUSED and verb == 'refused':
+  if verb == 'refused':
     return w.REFUSED[word]
+  if word in ('run', 'start', 'trigger', 'launch') and w.CODE & set(bare):
+    return w.REFUSED['execute']
   rest = bare[:place] + bare[place + 1 :] if verb else bare
   head, tail = _at_preposition(rest)
   noun, many = _noun(head, tool)
@@ -208,8 +212,10 @@ def _part(
   """(the part, the thing, how it is identified) of a parameter; the first rule that fits holds."""
   kind, reads = schema['type'], verb in ('read', 'count', 'work', '')
   scalars = kind != 'array' or schema['items']['type'] in ('string', 'integer', 'number')
-  if _CREDENTIAL.search(name) or (name in ('token', 'password') and reads and not required):
+  if _CREDENTIAL.search(name) or (name in ('token', 'password') and reads and 'token' not in name_words):
     return 'credential', '', ''
+  if _NO_EFFECT.match(name):
+    return 'technical', '', ''
   if reads and not required and (_TECHNICAL.match(name) or kind in ('boolean', 'object') or not scalars):
     return 'technical', '', ''
   if verb in ('read', 'count', '') and kind in ('integer', 'number') and not required:
@@ -233,6 +239,8 @@ def _part(
   if reads and bounds and kind != 'array' and not (identified and identified[1] == 'id'):  # noqa: SIM102
     if kind in ('integer', 'number') or re.search(r'date|time|day|year|since|until|before|after|start|end', name):
       return ('from' if _FROM.search(name) else 'to'), '', ''
+  if name == 'code' and reads and not _SOURCE.search(str(schema.get('description', ''))):
+    return 'key', '', 'code'
   if (reads and _TEXT.match(name)) or (verb in ('create', 'update') and _TEXT.match(name)):
     return 'text', '', ''
   if (

@@ -1,5 +1,6 @@
 """Seed records: for each table a few, such that what one tool returns is what another takes."""
 
+import dataclasses
 import itertools
 import random
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,18 @@ def seed_database(plan: Plan, *, records: int = 5, seed: int | str = 0) -> Datab
   for table in _parents_first(plan.tables):
     operations = [operation for operation in plan.operations if operation.table == table.noun]
     made[table.noun] = _rows(table, operations, made, records, random.Random(f'{seed}/{table.noun}'))
+  _close_circles(plan.tables, made)
   return {table.name: {key_text(row[table.key]): row for row in made[table.noun]} for table in plan.tables.values()}
+
+
+def _close_circles(tables: Mapping[str, Table], made: Mapping[str, list[dict[str, Any]]]) -> None:
+  """Where two tables point at each other, one was made before the other; its links are set now."""
+  for table in tables.values():
+    for column in table.links:
+      known = [row[column.link.column] for row in made.get(column.link.table, ())] if column.link else []
+      for index, row in enumerate(made[table.noun]):
+        if known and row[column.name] not in known:
+          row[column.name] = known[index % len(known)]
 
 
 def key_text(value: Any) -> str:
@@ -54,11 +66,9 @@ def _rows(
     dict.fromkeys(column.link.table for column in table.links if column.link and made.get(column.link.table))
   )
   given: list[dict[str, Any]] = []
-  for index, combination in enumerate(_combinations(table, operations, parents, made, records)):
-    row: dict[str, Any] = {}
-    for column in table.columns.values():
-      row[column.name] = _cell(table, column, combination, made, index, chance)
-    given.append(row)
+  for index, (places, fixed) in enumerate(_combinations(table, operations, parents, made, records)):
+    cell = lambda column, index=index, places=places: _cell(table, column, places, made, index, chance)
+    given.append({name: cell(column) for name, column in table.columns.items()} | fixed)
   return _distinct(table, given)
 
 
@@ -68,25 +78,39 @@ def _combinations(
   parents: list[str],
   made: Mapping[str, list[dict[str, Any]]],
   records: int,
-) -> list[dict[str, Any]]:
-  """For each record, which parents it hangs on (by row), and the values that requests tell records apart by."""
+) -> list[tuple[dict[str, int], dict[str, Any]]]:
+  """For each record, which row of each parent it hangs on, and the values that requests tell records apart by."""
   if table.one:
-    return [{}]
+    return [({}, {})]
   asked = {m.parent.table for operation in operations for m in operation.matches if m.parent and m.required}
   crossed = [parent for parent in parents if parent in asked][:2]
   unique = any(m.column == table.key for operation in operations for m in operation.matches)
-  if not crossed or (unique and len(crossed) > 1):
-    return [
-      {parent: index % len(made[parent]) for parent in parents} for index in range(records + (2 if parents else 0))
-    ]
+  if not crossed or (unique and len(crossed) > 2):
+    count = records + (2 if parents else 0)
+    return [({parent: index % len(made[parent]) for parent in parents}, {}) for index in range(count)]
   facets = _facets(table, operations)
   repeats = range(2 if table.many and not facets else 1)
   ways = itertools.product(*(range(len(made[parent])) for parent in crossed), *facets.values(), repeats)
   found = []
   for index, way in enumerate(itertools.islice(ways, _MOST_ROWS)):
-    rows = dict(zip([*crossed, *facets], way, strict=False))
-    found.append({parent: index % len(made[parent]) for parent in parents} | rows)
+    rows = {parent: index % len(made[parent]) for parent in parents} | dict(zip(crossed, way, strict=False))
+    found.append((rows, dict(zip(facets, way[len(crossed) :], strict=False))))
   return found
+
+
+def present_enums(plan: Plan, database: Database) -> Plan:
+  """The plan with enums of what is looked up cut down to the values that records have."""
+  operations = []
+  for operation in plan.operations:
+    properties = dict(operation.tool.parameters['properties'])
+    for match in operation.matches:
+      schema = properties[match.parameter]
+      held = [row[match.column] for row in database[plan.tables[operation.table].name].values()]
+      if 'enum' in schema and not match.parent:
+        properties[match.parameter] = {**schema, 'enum': [value for value in schema['enum'] if value in held]}
+    parameters = {**operation.tool.parameters, 'properties': properties}
+    operations.append(dataclasses.replace(operation, tool=dataclasses.replace(operation.tool, parameters=parameters)))
+  return dataclasses.replace(plan, operations=tuple(operations))
 
 
 def _facets(table: Table, operations: Sequence[Operation]) -> dict[str, list[Any]]:
@@ -102,16 +126,14 @@ def _facets(table: Table, operations: Sequence[Operation]) -> dict[str, list[Any
 
 
 def _cell(
-  table: Table, column: Column, combination: Mapping[str, Any], made: Mapping[str, list[dict[str, Any]]], index: int,
+  table: Table, column: Column, places: Mapping[str, int], made: Mapping[str, list[dict[str, Any]]], index: int,
   chance: random.Random,
 ) -> Any:  # fmt: skip
   if column.link and made.get(column.link.table):
     rows = made[column.link.table]
-    place = combination.get(column.link.table, index)
+    place = places.get(column.link.table, index)
     place = place + 1 if column.name.startswith(('related_', 'to_', 'target')) else place
     return rows[place % len(rows)][column.link.column]
-  if column.name in combination:
-    return combination[column.name]
   return value(column.name, column.schema, noun=table.noun, index=index, chance=chance, unique=column.unique)
 
 

@@ -24,6 +24,9 @@ def finish(tables: dict[str, Table], operations: Sequence[Operation], left_out: 
   _link_related(tables)
   for table in tables.values():
     _shorten(table, operations)
+    for column in table.links:
+      if column.link:  # of one type with what it repeats, whatever the tools say
+        column.schema = dict(tables[column.link.table].columns[column.link.column].schema)
   ready = []
   for operation in operations:
     reason = _useless(operation, operations, tables)

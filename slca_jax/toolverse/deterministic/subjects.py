@@ -43,7 +43,9 @@ def _prefix(tools: Sequence[Tool]) -> frozenset[str]:
     if count < 0.6 * len(tools) or (word in known and word != cut[0][0]) or word in w.READS:
       continue
     others = [words for words in cut if word in words]
-    besides = sum(any(o not in known and o != word and w.singular(o) != word for o in words) for words in others)
+    besides = sum(
+      any(o not in known and o not in w.ASPECTS for o in words[words.index(word) + 1 :]) for words in others
+    )
     if besides >= 0.6 * len(others):
       found.add(word)
   return frozenset(found)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
 
 from slca_jax.config import require
 from slca_jax.toolverse import blueprint as blueprints
@@ -10,7 +9,8 @@ from slca_jax.toolverse.blueprint import Blueprint
 from slca_jax.toolverse.deterministic.checks import tests_of
 from slca_jax.toolverse.deterministic.code import source_of
 from slca_jax.toolverse.deterministic.planning import plan
-from slca_jax.toolverse.deterministic.records import seed_database
+from slca_jax.toolverse.deterministic.records import present_enums, seed_database
+from slca_jax.toolverse.outcome import Outcome
 from slca_jax.toolverse.schemas import ToolSet
 
 MAKER = 'deterministic 1'
@@ -38,22 +38,6 @@ class DeterministicSettings:
     require(self.most_parameters >= 1, f'most_parameters is {self.most_parameters}; it is at least 1')
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
-  """What came of a server.
-
-  Attributes:
-    blueprint: the environment, None if it was dropped.
-    reason: why it was dropped.
-    left_out: for each tool that is not in the environment, why.
-  """
-
-  server: str
-  blueprint: Blueprint | None
-  reason: str
-  left_out: Mapping[str, str]
-
-
 def synthesise(tools: ToolSet, settings: DeterministicSettings | None = None) -> Outcome:
   """The environment of a server, the same for equal schemas and settings; strange schemas are reasons, no errors."""
   settings = settings or DeterministicSettings()
@@ -64,6 +48,7 @@ def synthesise(tools: ToolSet, settings: DeterministicSettings | None = None) ->
     )
     return Outcome(tools.name, None, reason, found.left_out)
   database = seed_database(found, records=settings.records, seed=f'{settings.seed}/{tools.name}')
+  found = present_enums(found, database)
   made = Blueprint(
     name=slug(tools.name),
     tools=tuple(operation.tool for operation in found.operations),

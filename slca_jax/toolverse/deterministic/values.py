@@ -3,6 +3,7 @@
 import datetime
 import random
 import re
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -107,7 +108,7 @@ def examples(schema: Mapping[str, Any]) -> list[Any]:
   """Values that the schema gives as examples, in its own words or fields; those of the right type alone."""
   given = [*(schema.get('examples') or ())] if isinstance(schema.get('examples'), list) else []
   found = _EXAMPLE.search(str(schema.get('description') or ''))
-  if found:
+  if found and found[1].lstrip()[:1] not in ('{', '['):
     text = re.split(r'[)\]）。]|\. |\.$', found[1])[0]
     quoted = _QUOTED.findall(found[1])
     plain = [part.strip(' .\'"`') for part in re.split(r'[,，、]| or | and ', text)]
@@ -151,13 +152,13 @@ def value(
     return {key: value(key, part, noun=noun, index=index, chance=chance) for key, part in list(parts.items())[:4]}
   given = examples(schema)
   if kind in ('integer', 'number'):
-    return _number(name, schema, given, index, chance, unique)
+    return _number(name, schema, given, noun, index, chance, unique)
   text = _text(name, schema, given, noun, index)
   return text if isinstance(text, str) else str(text)
 
 
 def _number(
-  name: str, schema: Mapping[str, Any], given: list[Any], index: int, chance: random.Random, unique: bool
+  name: str, schema: Mapping[str, Any], given: list[Any], noun: str, index: int, chance: random.Random, unique: bool
 ) -> Any:
   words = w.split(name)
   last, whole = words[-1], schema['type'] == 'integer'
@@ -171,7 +172,7 @@ def _number(
   if last == 'year':
     number: float = 2025 - index % 6
   elif last in ('id', 'pid', 'code') or (unique and last not in ('number', 'no')):
-    number = 101 + 7 * index
+    number = 1000 * (1 + _shift(noun, 89)) + 7 * index + 101  # keys of different tables are never equal by accident
   elif last in (
     'rank',
     'number',
@@ -244,7 +245,7 @@ def _text(name: str, schema: Mapping[str, Any], given: list[Any], noun: str, ind
       f'{(index + 3) * step * 2654435761 % 16:x}' for step in range(1, 41 if last != 'hash' else 65)
     )
   if last in ('email', 'mail'):
-    return f'{_BANKS["username"][index % 8]}@mail.example'
+    return f'{_BANKS["username"][index % 8]}{index // 8 or ""}@mail.example'
   if last in ('url', 'uri', 'link', 'website', 'homepage'):
     return f'https://{head}.example/{slug}'
   if last in ('path', 'file', 'filename', 'directory', 'folder') and last != head:
@@ -254,7 +255,7 @@ def _text(name: str, schema: Mapping[str, Any], given: list[Any], noun: str, ind
   if last in _LONG:
     return f'Notes on {_TOPICS[index % 12]} from {PLACES[index % 8][0]}.'
   if last in ('title', 'headline', 'subject', 'topic'):
-    return _title(index)
+    return _title(index + _shift(f'{noun} {name}', 24))
   bank = _BANKS.get(last if last not in ('name', 'symbol') or not kinds & {'coin', 'token', 'crypto'} else 'coin')
   bank = bank or (
     _BANKS.get(w.singular(last)) if last != 'name' else next((_BANKS[kind] for kind in kinds if kind in _BANKS), None)
@@ -280,9 +281,13 @@ def _text(name: str, schema: Mapping[str, Any], given: list[Any], noun: str, ind
     )
   if last == 'name' and 'file' in kinds | set(words):
     return f'{slug}.txt'
-  return f'{_ADJECTIVES[index % 12]} {_NOUNS[(index * 5 + len(noun)) % 12]}' + (
-    f' {index // 12 + 1}' if index >= 12 else ''
-  )
+  second = _NOUNS[(index * 5 + _shift(f'{noun} {name}', 12)) % 12]
+  return f'{_ADJECTIVES[index % 12]} {second}' + (f' {index // 12 + 1}' if index >= 12 else '')
+
+
+def _shift(text: str, size: int) -> int:
+  """A number below `size` that depends on the text alone."""
+  return zlib.crc32(text.encode()) % size
 
 
 def _title(index: int) -> str:

@@ -69,6 +69,7 @@ REFUSED = {
   **dict.fromkeys(words('login logout authenticate connect disconnect ssh'), 'it opens a connection'),
 }  # fmt: skip
 
+CODE = words('shell command commands script scripts code sql powershell bash cmd python javascript query applescript')
 STOP = words(
   """a an the of for from to in on at by with and or via using all any some my your this that its is are be as into
   about
@@ -122,11 +123,11 @@ def plural(word: str) -> str:
   """The plural of an English noun, by its ending; of a phrase with underscores, that of its last word."""
   head, _, last = word.rpartition('_')
   join = f'{head}_' if head else ''
-  if last in _SAME or singular(last) != last:
-    return word
   irregular = next((many for many, one in _IRREGULAR.items() if one == last), None)
   if irregular:
     return join + irregular
+  if last in _SAME or singular(last) != last:
+    return word
   if last.endswith('y') and last[-2:-1] not in 'aeiou':
     return join + last[:-1] + 'ies'
   return join + last + ('es' if last.endswith(('s', 'x', 'ch', 'sh', 'z')) else 's')
