@@ -43,11 +43,7 @@ def key_rank(name: str) -> int:
 
 def link_name(thing: str, column: str) -> str:
   """The name of a column that repeats another table's: its own name if that says whose it is."""
-  return (
-    column
-    if len(w.split(column)) > 1 or column not in KEY_ORDER or column in ('symbol', 'username')
-    else f'{thing}_{column}'
-  )
+  return f'{thing}_{column}' if column in ('id', 'uuid', 'key', 'number', 'code') else column
 
 
 def spelling(readings: list[Reading]) -> dict[tuple[str, str], str]:

@@ -23,6 +23,9 @@ _MANY = w.words('search list find browse discover query filter explore recommend
 
 
 _OVERWRITES = w.words('write save store put upsert append upload log record remember share')
+_SIDES_OF_BOUNDS = w.words(
+  'start end from to since until after before min max minimum maximum date begin latest earliest time at'
+)
 _OF_THE_RECORD = w.words('status state progress detail info result metadata profile definition description version')
 _LOOKS_UP = re.compile(
   r'\b(gets?|search(es)?|lists?|finds?|fetch(es)?|retrieves?|returns?|shows?|reads?|looks? up|quer(y|ies)|provides?|'
@@ -258,7 +261,7 @@ class _Draft:
       raise Left('its name and description do not say what it is about')
     if noun in self._real and {'similar', 'related', 'recommended', 'recommend'} & reading.hints:
       return f'related_{noun}' if keys else noun
-    if noun in _OF_THE_RECORD and keys:
+    if keys and any(noun in (word, f'{keys[0].thing}_{word}') for word in _OF_THE_RECORD):
       return keys[0].thing
     if aspect(noun) and keys:
       return f'{keys[0].thing}_{noun}'
@@ -310,15 +313,9 @@ class _Draft:
   def _bounded(self, table: Table, parameter: Parameter) -> str:
     """The column that `start_date` or `max_price` bounds."""
     numeric = parameter.kind in ('integer', 'number')
-    tokens = [
-      t
-      for t in w.split(parameter.raw)
-      if t
-      not in w.words(
-        'start end from to since until after before min max minimum maximum date begin latest earliest time at'
-      )
-    ]
-    name = '_'.join(tokens) or ('year' if numeric and 'year' in parameter.name else 'amount' if numeric else 'date')
+    words = w.split(parameter.raw)
+    name = '_'.join(word for word in words if word not in _SIDES_OF_BOUNDS)
+    name = name or ('time' if 'time' in words and not numeric else 'amount' if numeric else 'date')
     schema = {'type': parameter.kind} if numeric else {'type': 'string', 'format': 'date'}
     table.columns.setdefault(name, Column(name, schema))
     return name

@@ -63,8 +63,10 @@ def _settle(table: Table, operations: Sequence[Operation]) -> None:
   key.unique = True
   columns = {table.key: key, **table.columns}
   written = any(operation.action in ('create', 'update', 'set') for operation in operations)
+  taken = {match.parameter for operation in operations for match in operation.matches}
   for name, schema in fields_of(table.noun, len(columns), written=written).items():
-    columns.setdefault(name, Column(name, dict(schema)))
+    if name not in taken:
+      columns.setdefault(name, Column(name, dict(schema)))
   if any(operation.action == 'move' for operation in operations):
     columns.setdefault('status', Column('status', {'type': 'string'}))
   table.columns = columns

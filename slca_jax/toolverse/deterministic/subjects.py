@@ -89,6 +89,7 @@ def _one_name_each(readings: list[Reading]) -> list[Reading]:
 def _owned_keys(readings: list[Reading]) -> list[Reading]:
   """Parameters named `id`, `title`, `url`, ... get the thing that they identify."""
   listed = {r.noun for r in readings if r.noun and not any(p.required and not p.thing for p in r.all('key'))}
+  listed |= {r.noun for r in readings if r.noun and _opens_one(r) and not aspect(r.noun)}
   hubs = _hubs(readings, listed)
   done = []
   for reading in readings:
@@ -98,6 +99,12 @@ def _owned_keys(readings: list[Reading]) -> list[Reading]:
     )
     done.append(dataclasses.replace(reading, parameters=parameters))
   return done
+
+
+def _opens_one(reading: Reading) -> bool:
+  """Whether a tool looks at one record by its id: `get_compound_details(cid)`."""
+  keys = [p for p in reading.all('key') if p.required]
+  return reading.verb == 'read' and not reading.many and len(keys) == 1 and keys[0].by == 'id'
 
 
 def _hubs(readings: list[Reading], listed: set[str]) -> dict[str, str]:
@@ -121,9 +128,14 @@ def _owner(reading: Reading, parameter: Parameter, listed: set[str], hubs: Mappi
     return hubs.get(by, _SHARED.get(by, 'item'))
   if parameter.name.startswith(('parent', 'root')) or by not in hubs:
     return noun
+  if reading.verb in ('create', 'update', 'delete', 'move'):
+    return noun
+  part_of = [other for other in listed if noun.startswith(f'{other}_')]
+  if part_of and noun not in listed:
+    return max(part_of, key=len)
   if aspect(noun):
     return hubs[by]
-  if noun in listed or by == 'id' or reading.verb in ('create', 'update', 'delete', 'move'):
+  if noun in listed or by == 'id':
     return noun
   return hubs[by]
 

@@ -18,7 +18,8 @@ _IRREGULAR = {'people': 'person', 'children': 'child', 'indices': 'index', 'vert
   'purchases': 'purchase', 'releases': 'release', 'courses': 'course', 'cases': 'case', 'expenses': 'expense',
   'houses': 'house', 'responses': 'response', 'exercises': 'exercise', 'uses': 'use', 'phrases': 'phrase',
   'verses': 'verse', 'diseases': 'disease', 'purposes': 'purpose', 'universes': 'universe', 'licenses': 'license',
-  'phases': 'phase', 'leases': 'lease', 'axises': 'axis', 'lens': 'lens'}  # fmt: skip
+  'phases': 'phase', 'leases': 'lease', 'axises': 'axis', 'lens': 'lens', 'buses': 'bus',
+  'viruses': 'virus', 'bonuses': 'bonus', 'campuses': 'campus', 'matrices': 'matrix'}  # fmt: skip
 
 CREATES = words(
   """create add insert new register post send publish submit book schedule save store record log write append upload
