@@ -87,6 +87,11 @@ class Story:
     self._elements: dict[tuple[str, str], int | str] = {}
     self._records: dict[str, int | str] = {}
     self._given: dict[Words, Argument] = {}
+    self._loosely = False
+
+  def begin(self) -> None:
+    """A new call is to be made: columns are taken in the order of how well they fit."""
+    self._loosely = False
 
   def keep(self, arguments: Mapping[str, Argument]) -> None:
     """Remembers the arguments of a call that was accepted."""
@@ -99,7 +104,8 @@ class Story:
     return dict(self._elements), dict(self._records)
 
   def choose_again(self, choices: tuple[dict[tuple[str, str], int | str], dict[str, int | str]]) -> None:
-    """Forgets what was chosen since."""
+    """Forgets what was chosen since; columns that fit less well have a chance from now on."""
+    self._loosely = True
     self._elements, self._records = dict(choices[0]), dict(choices[1])
 
   def arguments(self, tool: Tool, edges: Sequence[Edge], columns: Sequence[Column]) -> dict[str, Argument]:
@@ -178,15 +184,18 @@ class Story:
     pick, named = _told_apart(self.outputs[source], _container(path), element)
     return Argument(value, Origin('output', path, source, pick, named))
 
-  def _drawn(self, tool: Tool, name: str, schema: Mapping[str, Any], columns: Sequence[Column]) -> Argument | None:
-    """A value of the column that the parameter is about."""
+  def _drawn(
+    self, tool: Tool, name: str, schema: Mapping[str, Any], columns: Sequence[Column], *, least: float = 0.5
+  ) -> Argument | None:
+    """A value of the column that the parameter is about, as long as that is relevant enough."""
     if 'enum' in schema or 'const' in schema:
       return None
     many = type_of(schema) == 'array'
     items = schema.get('items')
     kind = type_of(items) if many and isinstance(items, Mapping) else type_of(schema)
-    rated = [(score, column) for column in columns if (score := _relevance(tool, name, column)) > 0]
-    for _, column in sorted(rated, key=lambda one: -one[0]):
+    rated = [(score, column) for column in columns if (score := _relevance(tool, name, column)) >= least]
+    noise = 4.0 if self._loosely else 0.0
+    for _, column in sorted(rated, key=lambda one: one[0] + noise * self._chance.random(), reverse=True):
       value = self._value_in(column, kind)
       if value is not None:
         where = f'{column.table}.{column.name}'
@@ -210,7 +219,7 @@ class Story:
       return {name: _made_up(name, parameters(tool)[name], self._chance) for name in optional[:1]}
     if tool.writes or self._chance.random() > (_FILTER if required(tool) else _LONE_FILTER):
       return {}
-    drawn = ((name, self._drawn(tool, name, parameters(tool)[name], columns)) for name in optional)
+    drawn = ((name, self._drawn(tool, name, parameters(tool)[name], columns, least=1.0)) for name in optional)
     found = next(((name, argument) for name, argument in drawn if argument is not None), None)
     return {} if found is None else {found[0]: found[1]}
 
@@ -241,7 +250,7 @@ def _rows(content: Any) -> Iterator[tuple[int | str, Mapping[str, Any]]]:
 
 
 def _relevance(tool: Tool, name: str, column: Column) -> float:
-  """How well a column answers what a parameter asks for, 0 if it does not. Best in the table the tool is about."""
+  """How well a column answers what a parameter asks for, 0 if it does not. From 1 on, it is in the tool's own table."""
   about = nouns(tool.name)
   at_home = not about or about_the_same(name_words(column.table), about) > 0
   asked, bare = field_words(name, about), name_words(name)
@@ -253,7 +262,9 @@ def _relevance(tool: Tool, name: str, column: Column) -> float:
     return 2.0
   if at_home and set(bare) & _QUERIES and set(name_words(column.name)) & LABELS:
     return 1.5
-  return 1.0 if at_home and name_words(column.name)[-1:] == bare[-1:] and not is_key(bare) else 0.0
+  if at_home and name_words(column.name)[-1:] == bare[-1:] and not is_key(bare):
+    return 1.0
+  return 0.5 if bare == name_words(column.name) and not is_key(bare) else 0.0
 
 
 def _made_up(name: str, schema: Mapping[str, Any], chance: random.Random) -> Argument:

@@ -145,8 +145,10 @@ def _made(tool: Tool, graph: ToolGraph, story: Story, columns: Sequence[Column],
   """
   why = ''
   choices = story.choices()
-  for _ in range(_DRAWS):
-    story.choose_again(choices)
+  story.begin()
+  for draw in range(_DRAWS):
+    if draw:
+      story.choose_again(choices)
     try:
       arguments = story.arguments(tool, graph.into(tool.name), columns)
     except NoArgument as error:
@@ -218,7 +220,8 @@ def _asked(steps: Sequence[tuple[Made, ...]]) -> tuple[str, Any] | None:
 
   Keys are what one wants to know of something new; else the first value.
   """
-  given = {str(argument.value) for step in steps for made in step for argument in made.arguments.values()}
+  arguments = [argument for step in steps for made in step for argument in made.arguments.values()]
+  given = {str(value) for argument in arguments for value in (argument.value, argument.origin.named)}
   for made in reversed(steps[-1]):
     new = [leaf for leaf in leaves(parsed(made.seen.content)) if _tellable(leaf) and str(leaf.value) not in given]
     new.sort(key=lambda leaf: not is_key(name_words(leaf.path.rsplit('.', 1)[-1])))

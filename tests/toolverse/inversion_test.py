@@ -241,6 +241,30 @@ def test_an_update_finds_its_record_by_the_first_parameter_and_a_creation_has_a_
   assert drawn(Tool('delete_page', '', schema(title='string'), None, True)) == {'title': 'Home'}
 
 
+def test_a_refused_call_is_tried_with_columns_that_fit_less_well():
+  tool = Tool('get_document', '', schema(name='string'))
+  tables = {'documents': {'d1': {'name': 'plan'}}, 'items': [{'name': 'lamp'}]}
+  functions = {'get_document': lambda db, name: {'got': name} if name == 'lamp' else int('no ' + name)}
+  open_world = lambda: Plain((tool,), functions, tables)
+  [task] = invert('shelf', (tool,), ToolGraph(('get_document',)), (('get_document',),), open_world, seed=0)
+  assert calls(task) == {'get_document': {'name': 'lamp'}}
+  first = Story(random.Random(0)).arguments(tool, (), columns_of(tables))
+  assert first['name'].value == 'plan'
+
+
+def test_a_fact_is_not_what_the_question_says_already():
+  get = Tool('get_pet', '', schema(pet_id='string'))
+  rows = {'pets': [{'pet_id': 'p1', 'name': 'Rex'}, {'pet_id': 'p2', 'name': 'Tom'}]}
+  names = {'p1': 'Rex', 'p2': 'Tom'}
+  functions = {'list_pets': lambda db: db, 'get_pet': lambda db, pet_id: {'name': names[pet_id]}}
+  tools = (Tool('list_pets', '', schema()), get)
+  edge = Edge('list_pets', 'get_pet', 'parameter', '', (Link('pets[].pet_id', 'pet_id'),))
+  graph = ToolGraph(('list_pets', 'get_pet'), (edge,))
+  open_world = lambda: Plain(tools, functions, rows)
+  [task] = invert('zoo', tools, graph, (('list_pets',), ('get_pet',)), open_world, seed=0)
+  assert 'whose name is' in task.question and task.facts == ()
+
+
 def test_links_to_parameters_that_do_not_exist_are_ignored():
   story = Story(random.Random(0))
   story.outputs['find'] = {'id': 'a'}
