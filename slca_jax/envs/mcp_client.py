@@ -17,6 +17,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import json
 import tempfile
 import threading
@@ -65,6 +66,12 @@ class Connection:
   """
 
   def __init__(self, server: McpServer):
+    """Nothing starts here.
+
+    Raises:
+      ConfigError: MCP's package is not installed.
+    """
+    require(importlib.util.find_spec('mcp') is not None, "there is no package mcp; pip install 'slca_jax[mcp]'")
     self._server = server
     self._client: concurrent.futures.Future[Any] = concurrent.futures.Future()  # once the server has introduced itself
     self._life: concurrent.futures.Future[None] | None = None

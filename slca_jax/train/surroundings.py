@@ -32,6 +32,8 @@ class EnvironmentSettings:
     simulator: the model that plays the tools; another family is another endpoint or model.
     blueprints: the folder in which tasks find the blueprint that they name; '' if they name none.
     sandbox: how the functions of blueprints are confined.
+    mcp: command line that starts the MCP server in which tasks with the blueprint 'mcp' live; '' if none does.
+    mcp_each: start it for each 'rollout', or, if it keeps no state, once for the 'run'.
   """
 
   backend: Literal['recorded', 'simulated'] = 'recorded'
@@ -45,6 +47,8 @@ class EnvironmentSettings:
   simulator: Endpoint = SIMULATOR
   blueprints: str = ''
   sandbox: SandboxSettings = SANDBOX
+  mcp: str = ''
+  mcp_each: Literal['rollout', 'run'] = 'rollout'
 
   def __post_init__(self):
     for name in ('call_seconds', 'max_characters'):

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import inspect
 import pathlib
+import shlex
 from collections.abc import Awaitable, Callable
 
 import jax
@@ -17,8 +18,10 @@ from slca_jax.dialogue import Scores, Task, Trajectory
 from slca_jax.envs.environment import Environment, Opener
 from slca_jax.envs.executable import World, executable_opener
 from slca_jax.envs.guard import CallLimits
+from slca_jax.envs.mcp_client import McpServer, mcp_opener
 from slca_jax.envs.recorded import recorded_opener
 from slca_jax.envs.sgls import simulated_opener
+from slca_jax.envs.tau2 import DOMAINS, tau2_opener
 from slca_jax.errors import ConfigError, EnvironmentFailure
 from slca_jax.nn.weights import named_tensors, save_hf
 from slca_jax.ops.estimators import ESTIMATORS
@@ -77,10 +80,14 @@ def opener(settings: EnvironmentSettings, endpoints: Endpoints = NO_ENDPOINTS) -
   """Opens a task's executable world if it names one, its records or its simulator behind the checks otherwise.
 
   Raises:
-    ConfigError: blueprints are to be run, and this machine confines them less than the settings ask for.
+    ConfigError: blueprints are to be run, and this machine confines them less than the settings ask for; or an MCP
+      server is, and its client is not installed.
   """
   limits = CallLimits(deadline=settings.call_seconds, max_characters=settings.max_characters)
-  worlds = {name: executable_opener(world, limits=limits) for name, world in WORLDS.items()}
+  worlds: dict[str, Opener] = {name: executable_opener(world, limits=limits) for name, world in WORLDS.items()}
+  worlds |= dict.fromkeys((f'tau2/{name}' for name in DOMAINS), tau2_opener(limits=limits))
+  if settings.mcp:
+    worlds['mcp'] = mcp_opener(McpServer(tuple(shlex.split(settings.mcp))), each=settings.mcp_each, limits=limits)
   backend = recorded_opener(checks=settings.checks, limits=limits)
   if settings.backend == 'simulated' and endpoints.simulator is not None:
     backend = simulated_opener(
@@ -103,7 +110,7 @@ def opener(settings: EnvironmentSettings, endpoints: Endpoints = NO_ENDPOINTS) -
     if built is None:
       raise EnvironmentFailure(
         f'task {task.id} lives in {task.blueprint!r}; known worlds: {", ".join(worlds)}; '
-        'environment.blueprints names a folder of others'
+        'environment.blueprints names a folder of others, environment.mcp starts the server of mcp'
       )
     return built(task, seed)
 

@@ -1,8 +1,10 @@
 """An environment served over standard streams is, to a rollout, the environment itself."""
 
 import asyncio
+import json
 import os
 import pathlib
+import subprocess
 import sys
 import time
 
@@ -101,11 +103,23 @@ def test_a_shared_server_is_one_process_and_outlives_a_rollout():
 def test_closing_ends_the_process():
   world = mcp_environment(SERVER, tools=EXTRA)
   [seen] = asyncio.run(world.step([WHISPER]))
-  process = int(seen.content.split(':')[1].strip(' }'))
+  process = json.loads(seen.content)['process']
   assert alive(process)
   world.close()
   world.close()
   assert ended(process)
+
+
+def test_a_server_that_nobody_closed_ends_with_the_interpreter():
+  code = f"""
+import asyncio
+from slca_jax.dialogue import ToolCall
+from slca_jax.envs.mcp_client import McpServer, mcp_environment
+world = mcp_environment(McpServer({SERVER.command!r}))
+print(asyncio.run(world.step([ToolCall("whisper", {{}})]))[0].content)
+"""
+  done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+  assert ended(json.loads(done.stdout)['process'])
 
 
 def test_a_server_that_dies_is_a_failure_that_tells_its_last_words():
