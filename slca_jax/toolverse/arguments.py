@@ -194,7 +194,7 @@ class Story:
     items = schema.get('items')
     kind = type_of(items) if many and isinstance(items, Mapping) else type_of(schema)
     rated = [(score, column) for column in columns if (score := _relevance(tool, name, column)) >= least]
-    noise = 4.0 if self._loosely else 0.0
+    noise = 6.0 if self._loosely else 0.0
     for _, column in sorted(rated, key=lambda one: one[0] + noise * self._chance.random(), reverse=True):
       value = self._value_in(column, kind)
       if value is not None:
