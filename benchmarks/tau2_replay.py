@@ -2,7 +2,8 @@
 
     python benchmarks/tau2_replay.py [--domains=mock,airline,retail] [--python=/venvs/tau2/bin/python --most=3]
 
-Needs an interpreter with tau2 (`slca_jax/envs/tau2.py` says how to get one). Of each task it asks:
+Needs an interpreter with tau2 (`slca_jax/envs/tau2.py` says how to get one) and pandas, which its evaluator imports. Of
+each task it asks:
 
   state     do the gold actions leave the database that tau2's own environment has after them, by tau2's hash, and does
             tau2's environment evaluator, given the rollout as a trajectory, say so too (it makes the calls again and

@@ -12,6 +12,7 @@ annotation readOnlyHint, `returns` in `_meta` (an outputSchema would oblige the 
 import asyncio
 import contextlib
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from slca_jax.dialogue import Tool, ToolCall
@@ -33,7 +34,8 @@ async def serve(environment: Environment, *, name: str = 'slca_jax') -> None:
   server = server_of(environment, name=name)
   with contextlib.closing(environment):
     async with stdio_server() as (incoming, outgoing):
-      await server.run(incoming, outgoing, server.create_initialization_options())
+      with contextlib.redirect_stdout(sys.stderr):  # or what tools print would reach the wire when buffers are flushed
+        await server.run(incoming, outgoing, server.create_initialization_options())
 
 
 def server_of(environment: Environment, *, name: str = 'slca_jax') -> 'Server[Any]':
