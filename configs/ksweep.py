@@ -2,7 +2,9 @@
 
 python launch/ksweep.py --config=configs/ksweep.py --config.input=heldout.jsonl --config.output=data/ksweep
 
-Expect a table of prompt lengths and skip rates for each strategy, in the layout of tables 13 and 14; MEASURED.
+`configs/ksweep.py:hard` or `:random` makes one of the two strategies. Expect a table of prompt lengths and skip rates
+for each, in the layout of tables 13 and 14. With 300 questions over real MCP servers and a pool of 5,155 of their tools
+0.3% (random) and 2.7% (hard) were skipped at K = 50, and 18% and 23% at K = 150.
 """
 
 from slca_jax.config import defaults

@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> None:
     config = build(KSweepConfig, _CONFIG.value)
     template = load_template(config.template, options=config.template_options)
     measure = lambda task: template.prompt_length(task.messages, task.tools)
-    print(run(config, measure=measure, embed=_embedder(config) if 'hard' in config.strategies else None), end='')
+    print(run(config, measure=measure, embed=lambda texts: _embedder(config)(texts)), end='')
   except (FileNotFoundError, Refused) as error:
     sys.exit(f'{type(error).__name__}: {error}')
 

@@ -112,7 +112,7 @@ def rollout_row(pieces):
 def test_pinned_row():
   template = Template(word_tokenizer())
   prompt = template.prompt([Message('user', 'w10')])
-  assert prompt == (1, 5, 3, 10, 2, 3, 1, 6, 3)
+  assert prompt == (1, 5, 3, 10, 2, 3, 1, 6, 3) and template.prompt_length([Message('user', 'w10')]) == 9
   row = [*prompt, 20, 21, 2, *template.reply([Observation('w30')], [20, 21, 2]), 22, 2]
   expected = [1, 5, 3, 10, 2, 3, 1, 6, 3, 20, 21, 2, 3, 1, 5, 3, 7, 30, 8, 2, 3, 1, 6, 3, 22, 2]
   assert row == expected

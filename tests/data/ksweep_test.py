@@ -1,8 +1,10 @@
 """Candidate sets: what always stays, what is added, what is skipped, and that nothing depends on anything else."""
 
 import collections
+import importlib.util
 import itertools
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -260,3 +262,15 @@ def test_a_pool_too_small_for_every_task_and_a_missing_embedder_are_refused_befo
   with pytest.raises(DataError, match='need an embedding model'):
     run(build(KSweepConfig, {**files, 'sizes': (4,)}), measure=len)
   assert not (tmp_path / 'o').exists()
+
+
+@pytest.mark.parametrize(('argument', 'strategies'), [((), ('random', 'hard')), (('hard',), ('hard',))])
+def test_config_file_builds(argument, strategies):
+  spec = importlib.util.spec_from_file_location(
+    'configs_ksweep', pathlib.Path(__file__).parents[2] / 'configs/ksweep.py'
+  )
+  assert spec and spec.loader
+  spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+  config = module.get_config(*argument)
+  config.input = 'tasks.jsonl'
+  assert build(KSweepConfig, config).strategies == strategies
