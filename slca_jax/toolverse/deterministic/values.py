@@ -1,6 +1,7 @@
 """Values for fields of records, by what the field is called, its type, its enum and examples in its description."""
 
 import datetime
+import hashlib
 import random
 import re
 import zlib
@@ -153,8 +154,7 @@ def value(
   given = examples(schema)
   if kind in ('integer', 'number'):
     return _number(name, schema, given, noun, index, chance, unique)
-  text = _text(name, schema, given, noun, index)
-  return text if isinstance(text, str) else str(text)
+  return _text(name, schema, given, noun, index)
 
 
 def _number(
@@ -215,74 +215,76 @@ _RANGES: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 
 
-def _text(name: str, schema: Mapping[str, Any], given: list[Any], noun: str, index: int) -> Any:
+def _text(name: str, schema: Mapping[str, Any], given: list[Any], noun: str, index: int) -> str:
   words = w.split(name)
-  last, kinds = words[-1], {*noun.split('_'), *words[:-1]}
-  day = TODAY + datetime.timedelta(days=3 * index - 9)
-  described = f'{name} {schema.get("format", "")}'.lower()
-  if 'date-time' in described or last in ('time', 'timestamp', 'at', 'datetime', 'schedule'):
-    return f'{day.isoformat()}T{8 + index % 10:02d}:30:00'
-  if schema.get('format') == 'date' or last in (
-    'date',
-    'on',
-    'day',
-    'checkin',
-    'checkout',
-    'birthday',
-    'since',
-    'until',
-  ):
-    return day.isoformat()
-  if given and index < len(given):
-    return given[index]
-  head = noun.split('_')[-1] or 'item'
+  last, kinds = words[-1], frozenset({*noun.split('_'), *words[:-1]})
+  moment = _moment(name, schema, last, index)
+  if moment or index < len(given):
+    return moment or str(given[index])
+  formal = _formal(words, kinds, noun, index)
+  if formal:
+    return formal
+  if last in _LONG:
+    return f'Notes on {_TOPICS[index % 12]} from {PLACES[index % 8][0]}.'
+  if last in ('title', 'headline', 'subject', 'topic'):
+    return _title(index + _shift(f'{noun} {name}', 24))
+  bank = _bank(last, kinds)
+  if bank:
+    again = index // len(bank)
+    counted = again and last not in ('status', 'language', 'currency')
+    return bank[index % len(bank)] + (f' {again + 1}' if counted else '')
+  second = _NOUNS[(index * 5 + _shift(f'{noun} {name}', 12)) % 12]
+  return f'{_ADJECTIVES[index % 12]} {second}' + (f' {index // 12 + 1}' if index >= 12 else '')
+
+
+def _moment(name: str, schema: Mapping[str, Any], last: str, index: int) -> str:
+  """A date or a time if the field is one; '' otherwise."""
+  day = (TODAY + datetime.timedelta(days=3 * index - 9)).isoformat()
+  if 'date-time' in f'{name} {schema.get("format", "")}'.lower() or last in _TIMES:
+    return f'{day}T{8 + index % 10:02d}:30:00'
+  return day if schema.get('format') == 'date' or last in _DATES else ''
+
+
+_TIMES = w.words('time timestamp at datetime schedule')
+_DATES = w.words('date on day checkin checkout birthday since until')
+_STREET = w.words('hotel venue restaurant property listing store shop')
+_PERSONS = w.words('person user author member customer account employee driver athlete')
+_MONEY = w.words('coin token crypto cryptocurrency')
+
+
+def _formal(words: list[str], kinds: frozenset[str], noun: str, index: int) -> str:
+  """Ids, addresses, links and paths, none of them that of another kind of record; '' for other fields."""
+  last, head = words[-1], noun.split('_')[-1] or 'item'
   slug = f'{_ADJECTIVES[index % 12]}-{_NOUNS[index % 12]}'.lower() + (f'-{index // 12 + 1}' if index >= 12 else '')
   if last in ('id', 'uuid', 'ref', 'key', 'reference') or (last == 'code' and 'country' not in kinds):
     thing = words[-2] if len(words) > 1 and words[-2] not in ('related', 'parent') else head
     return f'{_letters(thing)}-{1001 + index}'
-  if last in ('address', 'hash', 'wallet', 'pubkey') and not {'hotel', 'venue', 'restaurant', 'property'} & kinds:
-    return '0x' + ''.join(
-      f'{(index + 3) * step * 2654435761 % 16:x}' for step in range(1, 41 if last != 'hash' else 65)
-    )
+  if last in ('address', 'hash', 'wallet', 'pubkey') and not _STREET & kinds:
+    drawn = hashlib.sha256(f'{noun} {"_".join(words)} {index}'.encode()).hexdigest()
+    return f'0x{drawn[:40] if last != "hash" else drawn}'
   if last in ('email', 'mail'):
     return f'{_BANKS["username"][index % 8]}{index // 8 or ""}@mail.example'
   if last in ('url', 'uri', 'link', 'website', 'homepage'):
     return f'https://{head}.example/{slug}'
   if last in ('path', 'file', 'filename', 'directory', 'folder') and last != head:
     return f'/data/{w.plural(head)}/{slug}' + ('' if last in ('directory', 'folder') or 'repo' in kinds else '.txt')
-  if last == 'slug':
-    return slug
-  if last in _LONG:
-    return f'Notes on {_TOPICS[index % 12]} from {PLACES[index % 8][0]}.'
-  if last in ('title', 'headline', 'subject', 'topic'):
-    return _title(index + _shift(f'{noun} {name}', 24))
-  bank = _BANKS.get(last if last not in ('name', 'symbol') or not kinds & {'coin', 'token', 'crypto'} else 'coin')
-  bank = bank or (
-    _BANKS.get(w.singular(last)) if last != 'name' else next((_BANKS[kind] for kind in kinds if kind in _BANKS), None)
-  )
-  if last == 'symbol' and kinds & {'coin', 'token', 'crypto', 'cryptocurrency'}:
-    bank = ('BTC', 'ETH', 'SOL', 'ADA', 'DOT', 'LTC', 'AVAX', 'LINK')
-  if last == 'name' and kinds & {
-    'person',
-    'user',
-    'author',
-    'member',
-    'customer',
-    'account',
-    'employee',
-    'driver',
-    'athlete',
-  }:
-    bank = _PEOPLE
-  if bank:
-    again = index // len(bank)
-    return bank[index % len(bank)] + (
-      f' {again + 1}' if again and last not in ('status', 'language', 'currency') else ''
-    )
-  if last == 'name' and 'file' in kinds | set(words):
+  if last == 'name' and 'file' in kinds:
     return f'{slug}.txt'
-  second = _NOUNS[(index * 5 + _shift(f'{noun} {name}', 12)) % 12]
-  return f'{_ADJECTIVES[index % 12]} {second}' + (f' {index // 12 + 1}' if index >= 12 else '')
+  return slug if last == 'slug' else ''
+
+
+def _bank(last: str, kinds: frozenset[str]) -> tuple[str, ...]:
+  """Values that a field of this name usually has; () if none are known."""
+  if last == 'symbol':
+    return _TICKERS if kinds & _MONEY else _BANKS['symbol']
+  if last == 'name':
+    if kinds & _PERSONS:
+      return _PEOPLE
+    return next((_BANKS[kind] for kind in sorted(kinds) if kind in _BANKS), ())
+  return _BANKS.get(last) or _BANKS.get(w.singular(last)) or ()
+
+
+_TICKERS = ('BTC', 'ETH', 'SOL', 'ADA', 'DOT', 'LTC', 'AVAX', 'LINK')
 
 
 def _shift(text: str, size: int) -> int:

@@ -1,0 +1,21 @@
+"""Environments and tasks from raw tool schemas (ToolVerse, section 5), without a model or with one.
+
+python launch/synthesize.py --config=configs/toolverse.py --config.schemas=tools.json
+
+Takes an MCP `tools/list` result, an OpenAPI 3 document, a list of tools, or JSON lines of many servers. Expect about
+half of the servers with three tools or more to give tasks; `benchmarks/real_schemas.py` measures it. To have a model
+write the environments instead:
+
+  --config.maker=model --config.endpoint.base_url=http://HOST:PORT/v1 --config.endpoint.model=MODEL
+"""
+
+from slca_jax.config import defaults
+from slca_jax.toolverse.run import ToolverseConfig
+
+
+def get_config():
+  """Stages of two tools, 3 to 8 calls, at most 10 tasks per environment, each replayed twice."""
+  config = defaults(ToolverseConfig)
+  config.output = 'runs/toolverse'
+  config.endpoint.sampling.max_tokens = 16384  # the functions of 30 tools are long
+  return config
