@@ -39,5 +39,5 @@ def get_config(name: str = 'auto'):
     config.filters.duplicates = False
   if name == 'slca_sft':
     config.sft.size, config.rl.size = REST, 0.0
-    config.decompose_from = 1
+    config.decompose_from = 0
   return config

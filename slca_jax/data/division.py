@@ -22,12 +22,14 @@ class Division:
     take: how many of the row's samples are taken, the first ones; of a held-out row, which one, from 0.
     duplicate: another row says the same.
     near: the index of a held-out row whose opening is nearly the same, -1 if there is none.
+    leaking: such a row, or another one of its dialogue.
   """
 
   side: np.ndarray
   take: np.ndarray
   duplicate: np.ndarray
   near: np.ndarray
+  leaking: np.ndarray
 
 
 class Divider:
@@ -130,7 +132,8 @@ def divide(table: Table, shingles: Callable[[], Iterator[np.ndarray]], settings:
   heldout, which = divider.heldout(usable)
   open_ = usable & ~divider.whole(heldout)
   near = nearly_heldout(heldout, open_, shingles, settings.similarity)
-  open_ &= ~divider.whole(near >= 0)
+  leaking = open_ & divider.whole(near >= 0)
+  open_ &= ~leaking
   side = np.where(heldout, HELDOUT, NOWHERE).astype(np.uint8)
   take = np.where(heldout, which, 0)
   sides = {'sft': (SFT, settings.sft, open_ & ~divider.whole(open_ & ~table.shown)), 'rl': (RL, settings.rl, open_)}
@@ -140,7 +143,7 @@ def divide(table: Table, shingles: Callable[[], Iterator[np.ndarray]], settings:
     free = usable & ~divider.whole(side > HELDOUT)
     drawn = divider.draw(free, table.samples, portion, name, base=bases[name])
     side[drawn > 0], take[drawn > 0] = code, drawn[drawn > 0]
-  return Division(side, take, duplicate, near)
+  return Division(side, take, duplicate, near, leaking)
 
 
 def nearly_heldout(

@@ -34,7 +34,8 @@ def fault_of(row: Row, filters: Filters) -> Fault | None:
   """The first reason to drop the row, None if it can be used.
 
   Codes: those of the readers, as `format.json`; no_dialogue, too_long, no_question, foreign_tokens, control_tokens,
-  broken_call, irrelevant, bad_schema, unknown_tool, missing_argument, misfit_argument, no_answer, empty_answer.
+  broken_call, irrelevant, bad_schema, double_tool, unknown_tool, missing_argument, misfit_argument, no_answer,
+  empty_answer.
 
   SLCA-GRPO (arXiv:2609.29050), C.1.
   """
@@ -110,8 +111,10 @@ def _in_tags(text: str) -> Iterator[Fault]:
 
 
 def _in_tools(tools: Iterable[Tool], compiled: dict[str, CheckedTool]) -> Iterator[Fault]:
-  """Tools whose calls cannot be checked; the others are put into `compiled`."""
+  """Tools whose calls cannot be checked, or could mean either of two; the others are put into `compiled`."""
   for tool in tools:
+    if tool.name in compiled:
+      yield Fault('double_tool', f'two tools are called {tool.name!r}; a call could mean either')
     try:
       compiled[tool.name] = compile_tool(tool)
     except SchemaError as error:

@@ -35,14 +35,14 @@ def report_of(counts: Counts, table: Table, division: Division) -> Report:
   if duplicates := int(division.duplicate.sum()):
     dropped['duplicate'] = duplicates
   held = set_aside(table, division)
-  rest = ~division.duplicate & ~held & (division.side != HELDOUT) & (division.near < 0)
+  rest = ~division.duplicate & ~held & (division.side != HELDOUT) & ~division.leaking
   return {
     'read': counts.read,
     'filter': {'dropped': dropped, 'kept': counts.read - sum(dropped.values())},
     'heldout': {
       **_by_kind(table, division, HELDOUT),
       'set_aside': int(held.sum()),
-      'near_heldout': int((division.near >= 0).sum()),
+      'near_heldout': int(division.leaking.sum()),
     },
     'decompose': {
       'rows': int(rest.sum()),

@@ -78,6 +78,7 @@ def _prepare(settings: Preparation, work: pathlib.Path) -> funnel.Report:
   training = [work / name for name in (TRAIN_DIALOGUES, TRAIN_TASKS)]
   check_leakage(training, [work / HELDOUT_TASKS], similarity=settings.similarity)
   counts = funnel.merged(ledger.counts(), examples=settings.examples)
+  _quote(counts, ledger, table, division, settings.examples)
   return funnel.report_of(counts, table, division) | {'files': lines}
 
 
@@ -110,6 +111,21 @@ def _chunk(rows: Iterator[Row], settings: Preparation) -> tuple[list[Entry], Cou
       entries.append(entry)
       size += len(entry.line)
   return entries, counts
+
+
+def _quote(counts: Counts, ledger: Ledger, table: Table, division: Division, most: int) -> None:
+  """Adds examples of the rows that are dropped because of others."""
+  reasons = {
+    'duplicate': (division.duplicate, 'another row says the same'),
+    'near_heldout': (division.leaking, 'its dialogue opens with nearly a held-out question'),
+    'no_later_tool_turn': (~division.duplicate & (table.samples == 0), 'too few of its turns call tools'),
+  }
+  for code, (marked, why) in reasons.items():
+    rows = np.flatnonzero(marked)
+    rows = rows[np.argsort(table.row[rows])][:most]
+    told = _records(ledger, set(rows.tolist()))
+    if told:
+      counts.add(code, [(int(table.row[row]), record['id'], why) for row, record in told.items()], most=most)
 
 
 def _refuse_near(ledger: Ledger, table: Table, division: Division) -> None:

@@ -24,14 +24,15 @@ class Sample(NamedTuple):
 def samples_of(dialogue: Dialogue, *, first: int = 2) -> list[Sample]:
   """The samples of a dialogue: itself if it has one turn, else its tool-calling turns from the `first` of them on.
 
-  Earlier turns become context. What was cut from a dialogue before, with its history as context, is one turn.
+  Earlier turns become context. What was cut from a dialogue before, with its history as context, is one turn. With 0
+  for `first`, every dialogue is one sample.
 
   SLCA-GRPO (arXiv:2609.29050), C.1.
   """
   messages = dialogue.messages
   start = prompt_length(dialogue)
   later = [context for context in turns_of(dialogue) if context > start]
-  if not later:
+  if not later or not first:
     return [Sample(start, len(messages), _turn(messages, start), has_history(messages[:start]))]
   borders = [start, *later, len(messages) + 1]
   spans = [(context, after - 1) for context, after in itertools.pairwise(borders)]

@@ -71,7 +71,8 @@ class Preparation:
     seed: which dialogues fall on which side.
     heldout: dialogues nothing is trained on; one sample is taken of each.
     sft, rl: sides of what is not held out; a share is one of what that side can use.
-    decompose_from: which tool-calling turn of a dialogue of several turns is the first that becomes a sample, from 1.
+    decompose_from: which tool-calling turn of a dialogue of several turns is the first that becomes a sample, from 1; 0
+      keeps dialogues whole: all turns are shown to SFT, the first one is RL's task.
     near_duplicates: what happens if a dialogue to train on opens with nearly a held-out question: the run fails, or
       that dialogue is dropped.
     similarity: from which Jaccard index of their pairs of words on two openings are nearly the same.
@@ -103,7 +104,10 @@ class Preparation:
     )
     shares = [side.size for side in (self.sft, self.rl) if side.size < 1]
     require(sum(shares) <= 1, f'the shares of sft {self.sft.size:g} and rl {self.rl.size:g} exceed 1')
-    require(self.decompose_from >= 1, f'decompose_from is {self.decompose_from}; 1 is the first turn that calls a tool')
+    require(
+      self.decompose_from >= 0,
+      f'decompose_from is {self.decompose_from}; 1 is the first turn that calls a tool, 0 keeps dialogues whole',
+    )
     require(0 < self.similarity <= 1, f'similarity is {self.similarity}; it lies in (0, 1]')
     require(self.chunk > 0, f'chunk is {self.chunk}; it counts rows and must be positive')
     require(self.examples >= 0, f'examples is {self.examples}; it counts rows')

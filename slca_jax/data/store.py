@@ -134,7 +134,7 @@ class Trajectories:
 
 
 class Arrays:
-  """Rows of fixed-size arrays, such as packed tokens, in a folder: a zarr array per field, rows along its first axis."""
+  """Rows of fixed-size arrays, such as packed tokens, in a folder: one zarr array per field, rows along axis 0."""
 
   def __init__(
     self, folder: Folder, fields: Mapping[str, tuple[str, tuple[int, ...]]] | None = None, *, rows: int = 64
