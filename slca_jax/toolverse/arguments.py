@@ -194,8 +194,10 @@ class Story:
     items = schema.get('items')
     kind = type_of(items) if many and isinstance(items, Mapping) else type_of(schema)
     rated = [(score, column) for column in columns if (score := _relevance(tool, name, column)) >= least]
-    noise = 6.0 if self._loosely else 0.0
-    for _, column in sorted(rated, key=lambda one: one[0] + noise * self._chance.random(), reverse=True):
+    rated.sort(key=lambda one: one[0], reverse=True)
+    if self._loosely and self._chance.random() < 0.5:
+      self._chance.shuffle(rated)
+    for _, column in rated:
       value = self._value_in(column, kind)
       if value is not None:
         where = f'{column.table}.{column.name}'
@@ -215,7 +217,8 @@ class Story:
     """Filters of a question, now and then, and what an update changes."""
     optional = [name for name in parameters(tool) if name not in known and name not in required(tool)]
     self._chance.shuffle(optional)
-    if rank(tool.name) == 3 and all(is_key(field_words(name, nouns(tool.name))) for name in known):
+    if rank(tool.name) == 3 and not any(is_said_by_user(tool, name) for name in known):
+      optional.sort(key=lambda name: not is_said_by_user(tool, name))
       return {name: _made_up(name, parameters(tool)[name], self._chance) for name in optional[:1]}
     if tool.writes or self._chance.random() > (_FILTER if required(tool) else _LONE_FILTER):
       return {}
