@@ -15,6 +15,7 @@ import time
 from absl import app, flags
 
 from slca_jax.data.tasks import write_tasks
+from slca_jax.dialogue import Task
 from slca_jax.envs.sandbox import SandboxSettings, shared_sandbox
 from slca_jax.toolverse.blueprint import save
 from slca_jax.toolverse.deterministic.synthesise import DeterministicSettings, synthesise
@@ -38,7 +39,12 @@ def main(_: list[str]) -> None:
   for tools in read_schemas(_SCHEMAS.value)[:: _EVERY.value]:
     stages['servers'] += 1
     outcome = synthesise(tools, DeterministicSettings(seed=_SEED.value))
-    entry = {'server': tools.name, 'tools': len(tools.tools), 'dropped': outcome.reason, 'left_out': dict(outcome.left_out)}
+    entry = {
+      'server': tools.name,
+      'tools': len(tools.tools),
+      'dropped': outcome.reason,
+      'left_out': dict(outcome.left_out),
+    }
     log.append(entry)
     if outcome.blueprint is None:
       reasons['too few tools that can be understood' if len(tools.tools) > 1 else 'a single tool'] += 1
@@ -51,7 +57,11 @@ def main(_: list[str]) -> None:
       continue
     stages['tests pass'] += 1
     found = make_tasks(outcome.blueprint, TaskSettings(seed=_SEED.value), sandbox=sandbox)
-    entry |= {'tasks': len(found.tasks), 'depth': found.depth, 'broken': [f'{b.tool}: {b.reason}' for b in found.broken]}
+    entry |= {
+      'tasks': len(found.tasks),
+      'depth': found.depth,
+      'broken': [f'{b.tool}: {b.reason}' for b in found.broken],
+    }
     entry |= {'unlike': dict(found.unlike), 'unreached': dict(found.unreached)}
     entry['removed'] = [f'{removal.edge}: {removal.reason}' for removal in found.removed]
     _count(found, stages)
@@ -67,13 +77,25 @@ def _count(found: MadeTasks, stages: collections.Counter[str]) -> None:
   stages['edges removed for that'] += len(found.removed)
   stages['some task'] += bool(found.traced)
   stages['tasks traced'] += len(found.traced)
-  stages['a task of 3 or more calls that depend on one another'] += any(t.meta['depth'] >= 3 for t in found.traced)
   stages['a task that replays twice'] += bool(found.tasks)
-  stages['such a task of 3 or more dependent calls'] += found.depth >= 3
+  stages['such a task with 3 calls in a row that the graph orders'] += any(_ordered(t, found) >= 3 for t in found.tasks)
+  stages['such a task with 3 calls in a row that hand on values'] += found.depth >= 3
   stages['tasks that replay twice, at most 10 each'] += len(found.tasks)
-  stages['of these with a chain of 3 or more'] += sum(task.meta['depth'] >= 3 for task in found.tasks)
+  stages['of these, 3 calls in a row that the graph orders'] += sum(_ordered(t, found) >= 3 for t in found.tasks)
+  stages['of these, 3 calls in a row that hand on values'] += sum(t.meta['depth'] >= 3 for t in found.tasks)
   stages['tasks that did not replay'] += len(found.unlike)
   stages['samples without a trace'] += len(found.broken)
+
+
+def _ordered(task: Task, found: MadeTasks) -> int:
+  """The longest chain of the task's calls each of which must come after the one before it."""
+  depth: dict[str, int] = {}
+  for step in task.gold:
+    before = dict(depth)
+    for call in step:
+      sources = [before[edge.source] for edge in found.graph.into(call.name) if edge.source in before]
+      depth[call.name] = 1 + max(sources, default=0)
+  return max(depth.values(), default=0)
 
 
 def _write(made: list[MadeTasks], log: list[dict]) -> None:

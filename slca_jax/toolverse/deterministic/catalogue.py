@@ -13,7 +13,7 @@ _TYPES = {'date': _DAY, 'time': _MOMENT, 'year': _WHOLE}
 _WHOLES = w.words(
   """count rank year pages stars downloads views likes comments_count followers volume duration_minutes humidity wins
   losses
-  age block_number gas_used port hp attack defense level population capacity quantity supply votes size_bytes matches
+  age block_number gas_used port hp attack defense population capacity quantity supply votes size_bytes matches
   goals"""
 )
 _NUMBERS = w.words(

@@ -28,7 +28,7 @@ def read_all(tools: Sequence[Tool]) -> tuple[list[Reading], dict[str, str]]:
       names.add(found.name)
       readings.append(found)
   readings = [_with_noun(reading) for reading in readings]
-  return _searched_things(_owned_keys(_one_name_each(readings))), left_out
+  return _searched_things(_owned_keys(_kinds_of(_one_name_each(readings)))), left_out
 
 
 def _prefix(tools: Sequence[Tool]) -> frozenset[str]:
@@ -84,6 +84,19 @@ def _one_name_each(readings: list[Reading]) -> list[Reading]:
     )
     for r in readings
   ]
+
+
+def _kinds_of(readings: list[Reading]) -> list[Reading]:
+  """`add_reminder_task` makes a task, if tasks have keys and nothing else is said of reminder tasks."""
+  keyed = {p.thing for r in readings for p in r.all('key')}
+  nouns = collections.Counter(r.noun for r in readings)
+  done = []
+  for reading in readings:
+    tails = [thing for thing in keyed if thing and reading.noun.endswith(f'_{thing}')]
+    alone = nouns[reading.noun] == 1 and reading.noun not in keyed
+    made = reading.verb == 'create' and alone and len(tails) >= 1
+    done.append(dataclasses.replace(reading, noun=max(tails, key=len)) if made else reading)
+  return done
 
 
 def _owned_keys(readings: list[Reading]) -> list[Reading]:

@@ -225,7 +225,8 @@ def _text(name: str, schema: Mapping[str, Any], given: list[Any], noun: str, ind
   if formal:
     return formal
   if last in _LONG:
-    return f'Notes on {_TOPICS[index % 12]} from {PLACES[index % 8][0]}.'
+    place = index + _shift(f'{noun} {name}', 24)
+    return f'Notes on {_TOPICS[place % 12]} from {PLACES[place * 5 % 8][0]}.'
   if last in ('title', 'headline', 'subject', 'topic'):
     return _title(index + _shift(f'{noun} {name}', 24))
   bank = _bank(last, kinds)
@@ -233,8 +234,10 @@ def _text(name: str, schema: Mapping[str, Any], given: list[Any], noun: str, ind
     again = index // len(bank)
     counted = again and last not in ('status', 'language', 'currency')
     return bank[index % len(bank)] + (f' {again + 1}' if counted else '')
-  second = _NOUNS[(index * 5 + _shift(f'{noun} {name}', 12)) % 12]
-  return f'{_ADJECTIVES[index % 12]} {second}' + (f' {index // 12 + 1}' if index >= 12 else '')
+  shift = _shift(f'{noun} {name}', 144)
+  return f'{_ADJECTIVES[(index + shift) % 12]} {_NOUNS[(index * 5 + shift // 12) % 12]}' + (
+    f' {index // 12 + 1}' if index >= 12 else ''
+  )
 
 
 def _moment(name: str, schema: Mapping[str, Any], last: str, index: int) -> str:
@@ -255,7 +258,10 @@ _MONEY = w.words('coin token crypto cryptocurrency')
 def _formal(words: list[str], kinds: frozenset[str], noun: str, index: int) -> str:
   """Ids, addresses, links and paths, none of them that of another kind of record; '' for other fields."""
   last, head = words[-1], noun.split('_')[-1] or 'item'
-  slug = f'{_ADJECTIVES[index % 12]}-{_NOUNS[index % 12]}'.lower() + (f'-{index // 12 + 1}' if index >= 12 else '')
+  shift = _shift(f'{noun} {"_".join(words)}', 144)
+  slug = f'{_ADJECTIVES[(index + shift) % 12]}-{_NOUNS[(index + shift // 12) % 12]}'.lower() + (
+    f'-{index // 12 + 1}' if index >= 12 else ''
+  )
   if last in ('id', 'uuid', 'ref', 'key', 'reference') or (last == 'code' and 'country' not in kinds):
     thing = words[-2] if len(words) > 1 and words[-2] not in ('related', 'parent') else head
     return f'{_letters(thing)}-{1001 + index}'
