@@ -28,6 +28,7 @@ _FIELDS = {
   'title authors summary published_on journal': 'paper article publication preprint study citation reference trial '
   'patent book '
   'document doc documentation page section chapter lesson guide tutorial entry topic',
+  'title url summary': 'result hit match',
   'title source summary published_on': 'news headline story post blog talk video episode podcast hotspot trend '
   'article_summary '
   'discussion thread announcement press announcement challenge problem',

@@ -70,6 +70,7 @@ class _Draft:
           users[parameter.thing].add(reading.noun)
     self._real = {thing for thing, nouns in users.items() if thing in subjects or len(nouns - {thing}) > 1}
     self._subjects = subjects
+    self._nouns = collections.Counter(r.noun for r in readings)
     common = collections.Counter(r.noun for r in readings if r.noun in subjects and r.verb == 'read').most_common(1)
     self._main = common[0][0] if common else ''  # what a search without a noun looks for
     self._spelled = spelling(readings)
@@ -122,6 +123,11 @@ class _Draft:
     used = self._fit([*keys, *queries, *fields, *bounds, *reading.all('limit', 'offset', 'page'), *days])
     matches = [self._match(table, p, keys) for p in used if p in keys or p in fields]
     action = 'count' if reading.verb == 'count' else 'list' if many or queries else 'get'
+    if action == 'get' and not any(p.required for p in used) and (own := [p for p in used if p.thing == table.noun]):
+      # One record is asked for: which one must be said.
+      used = [dataclasses.replace(p, required=True) if p is own[0] else p for p in used]
+      keys = [p for p in used if p.part == 'key']
+      matches = [self._match(table, p, keys) for p in used if p in keys or p in fields]
     named = lambda *parts: next((p.name for p in used if p.part in parts), '')
     limit = named('limit') or next((p.name for p in used if p in days), '')
     if action == 'get' and not matches and not bounds:
@@ -265,7 +271,8 @@ class _Draft:
       return keys[0].thing
     if aspect(noun) and keys:
       return f'{keys[0].thing}_{noun}'
-    return noun
+    places = reading.word == 'search' and not reading.many and not keys and noun not in self._real
+    return f'{noun}_result' if places and noun.split('_')[-1] != 'result' and self._nouns[noun] == 1 else noun
 
   def _is_many(self, reading: Reading) -> bool:
     own = [p for p in reading.all('key') if p.required and p.thing == reading.noun]

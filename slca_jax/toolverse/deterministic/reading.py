@@ -26,7 +26,7 @@ _LIMIT = re.compile(
 )
 _QUERY = re.compile(
   r'^(q|query|search|search_(term|query|text|string|key|word)s?|term|terms|keyword|keywords|key_words|phrase|text|question|'
-  r'topic|topics|pattern|queries|search_expr|name_contains|contains|\w+_query|query_\w+|needle|filter_text|suchbegriff)$'
+  r'topic|topics|pattern|queries|search_expr|name_contains|contains|\w+_query|\w+_pattern|query_\w+|needle|filter_text|suchbegriff)$'
 )
 _FROM = re.compile(
   r'^(start|from|since|after|min|minimum|begin|date_from|earliest|lower)(_|$)|_(from|start|min|after|since)$'

@@ -105,9 +105,10 @@ def _owned_keys(readings: list[Reading]) -> list[Reading]:
   listed |= {r.noun for r in readings if r.noun and _opens_one(r) and not aspect(r.noun)}
   hubs = _hubs(readings, listed)
   done = []
+  opened = {(r.noun, w.singular(p.by)) for r in readings for p in r.all('key') if p.required and not aspect(r.noun)}
   for reading in readings:
     parameters = tuple(
-      dataclasses.replace(p, thing=_owner(reading, p, listed, hubs)) if p.part == 'key' and not p.thing else p
+      dataclasses.replace(p, thing=_owner(reading, p, listed, hubs, opened)) if p.part == 'key' and not p.thing else p
       for p in reading.parameters
     )
     done.append(dataclasses.replace(reading, parameters=parameters))
@@ -135,7 +136,13 @@ def _hubs(readings: list[Reading], listed: set[str]) -> dict[str, str]:
   return hubs
 
 
-def _owner(reading: Reading, parameter: Parameter, listed: set[str], hubs: Mapping[str, str]) -> str:
+def _owner(
+  reading: Reading,
+  parameter: Parameter,
+  listed: set[str],
+  hubs: Mapping[str, str],
+  opened: set[tuple[str, str]],
+) -> str:
   by, noun = w.singular(parameter.by), reading.noun
   if not noun:
     return hubs.get(by, _SHARED.get(by, 'item'))
@@ -143,7 +150,7 @@ def _owner(reading: Reading, parameter: Parameter, listed: set[str], hubs: Mappi
     return noun
   if reading.verb in ('create', 'update', 'delete', 'move'):
     return noun
-  part_of = [other for other in listed if noun.startswith(f'{other}_')]
+  part_of = [other for other, key in opened if key == by and noun.startswith(f'{other}_')]
   if part_of and noun not in listed:
     return max(part_of, key=len)
   if aspect(noun):

@@ -190,7 +190,7 @@ def _number(
   ):
     number = index + 1
   else:
-    low, high = _range(last)
+    low, high = _range(words)
     number = low + (high - low) * chance.random()
   low, high = schema.get('minimum'), schema.get('maximum')
   if isinstance(low, int | float) and number < low:
@@ -200,10 +200,11 @@ def _number(
   return int(number) if whole or number == int(number) else round(float(number), 2)
 
 
-def _range(word: str) -> tuple[float, float]:
-  for names, bounds in _RANGES.items():
-    if word in names.split():
-      return bounds
+def _range(words: list[str]) -> tuple[float, float]:
+  for word in (words[0], words[-1]):
+    for names, bounds in _RANGES.items():
+      if word in names.split():
+        return bounds
   return 1, 500
 
 
@@ -229,7 +230,7 @@ def _text(name: str, schema: Mapping[str, Any], given: list[Any], noun: str, ind
     return f'Notes on {_TOPICS[place % 12]} from {PLACES[place * 5 % 8][0]}.'
   if last in ('title', 'headline', 'subject', 'topic'):
     return _title(index + _shift(f'{noun} {name}', 24))
-  bank = _bank(last, kinds)
+  bank = _bank(words, kinds)
   if bank:
     again = index // len(bank)
     counted = again and last not in ('status', 'language', 'currency')
@@ -279,11 +280,14 @@ def _formal(words: list[str], kinds: frozenset[str], noun: str, index: int) -> s
   return slug if last == 'slug' else ''
 
 
-def _bank(last: str, kinds: frozenset[str]) -> tuple[str, ...]:
+def _bank(words: list[str], kinds: frozenset[str]) -> tuple[str, ...]:
   """Values that a field of this name usually has; () if none are known."""
+  last = words[-1]
   if last == 'symbol':
     return _TICKERS if kinds & _MONEY else _BANKS['symbol']
   if last == 'name':
+    if words == ['user', 'name']:
+      return _BANKS['username']
     if kinds & _PERSONS:
       return _PEOPLE
     return next((_BANKS[kind] for kind in sorted(kinds) if kind in _BANKS), ())
