@@ -20,6 +20,7 @@ from slca_jax.envs.sandbox import Sandbox, SandboxSettings, shared_sandbox
 from slca_jax.envs.sandboxed import Sandboxed
 from slca_jax.errors import DataError, EnvironmentFailure
 from slca_jax.toolverse.blueprint import Blueprint, load
+from slca_jax.toolverse.history import resuming
 
 _TRIAL = CallLimits(deadline=10.0)
 
@@ -83,7 +84,9 @@ def open_world(
 def blueprint_opener(
   folder: str, settings: SandboxSettings, *, limits: CallLimits = DEFAULT, most_loaded: int = 1024
 ) -> Opener:
-  """Opens tasks whose blueprint is the path of a folder inside `folder`. Each is read once.
+  """Opens tasks whose blueprint is the path of a folder inside `folder`, each read once.
+
+  Calls that a task's dialogue holds already have been made there when the policy's turn comes.
 
   Raises:
     ConfigError: this machine protects less than the settings ask for.
@@ -107,4 +110,4 @@ def blueprint_opener(
       raise EnvironmentFailure(f'task {task.id}: {error}') from error
     return open_world(blueprint, sandbox, tools=task.tools, limits=limits)
 
-  return open_task
+  return resuming(open_task)
