@@ -10,7 +10,7 @@ from slca_jax.dialogue import Message, Observation, Tool, ToolCall
 from slca_jax.rewards.judge import states
 from slca_jax.toolverse.arguments import Argument, quoted
 from slca_jax.toolverse.deterministic.words import split
-from slca_jax.toolverse.fields import name_words, verb
+from slca_jax.toolverse.fields import verb
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def named(tool_name: str) -> str:
 
 
 def _label(parameter: str) -> str:
-  return ' '.join(name_words(parameter)) or parameter
+  return ' '.join(split(parameter)) or parameter
 
 
 def _shown(value: Any) -> str:
