@@ -1,9 +1,10 @@
 """A synthetic Toucan with faults at known rates through the data pipeline: counts, rows per second, memory.
 
-    python benchmarks/toucan_synthetic.py [--rows=100000 --small=10000 --folder=]
+    python benchmarks/toucan_synthetic.py [--rows=100000 --small=10000 --numbers=1500000 --folder=]
 
 Each size is generated and prepared in processes of its own. Every count of the report is compared with what was put in;
-the run fails if one differs, or if the large one needs more than 1.2 times the memory of the small one.
+the run fails if one differs, or if the large one needs more than 1.2 times the memory of the small one. The numbers
+that decide where rows go, all that is kept in memory of them, are also made up and divided for all of Toucan-1.5M.
 """
 
 import collections
@@ -22,8 +23,9 @@ from absl import app, flags
 
 _ROWS = flags.DEFINE_integer('rows', 100_000, 'Dialogues of the large run.')
 _SMALL = flags.DEFINE_integer('small', 10_000, 'Dialogues of the small run; 0 leaves it out.')
+_NUMBERS = flags.DEFINE_integer('numbers', 1_500_000, 'Rows of which only the numbers are divided; 0 leaves it out.')
 _FOLDER = flags.DEFINE_string('folder', '', 'Where the files go; a temporary folder by default.')
-_STAGE = flags.DEFINE_enum('stage', 'all', ['all', 'write', 'prepare'], 'What this process does.')
+_STAGE = flags.DEFINE_enum('stage', 'all', ['all', 'write', 'prepare', 'divide'], 'What this process does.')
 
 # Faults per thousand rows, by the reason under which the pipeline should count them. Two ways to break JSON and calls.
 FAULTS = {
@@ -296,12 +298,38 @@ def measure(source: pathlib.Path, output: pathlib.Path, rows: int) -> dict[str, 
   return {'seconds': seconds, 'busy': busy, 'mib': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
+def measure_division(rows: int) -> dict[str, float]:
+  """Divides made-up numbers of so many rows; returns seconds and the most memory, in MiB."""
+  import numpy as np
+
+  from slca_jax.data.division import divide
+  from slca_jax.data.ledger import Table
+
+  draw = np.random.default_rng(0)
+  hashes = lambda: draw.integers(0, 2**63, rows, dtype=np.uint64)
+  several = draw.random(rows) < 0.3
+  samples = np.where(several, draw.integers(0, 4, rows), 1).astype(np.uint16)
+  subset = draw.integers(0, len(SUBSETS), rows).astype(np.uint16)
+  table = Table(hashes(), hashes(), hashes(), subset, several, np.ones(rows, np.bool_), samples, tuple(sorted(SUBSETS)))
+  opening = np.sort(draw.integers(0, 2**63, 40, dtype=np.uint64))
+  shingles = lambda: (opening + np.uint64(97 * row) for row in range(rows))
+  start = time.perf_counter()
+  divide(table, shingles, settings_of(pathlib.Path('none'), pathlib.Path('none'), 100_000))
+  seconds = time.perf_counter() - start
+  return {'seconds': seconds, 'mib': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def told(rows: int, folder: pathlib.Path, stage: str) -> dict[str, float]:
+  """What a stage prints, run in a process of its own."""
+  command = [sys.executable, __file__, f'--rows={rows}', f'--folder={folder}', f'--stage={stage}']
+  out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+  return json.loads(out.splitlines()[-1]) if out else {}
+
+
 def run(rows: int, folder: pathlib.Path) -> dict[str, float]:
   """Generates, prepares and checks, the first two in processes of their own."""
-  for stage in ('write', 'prepare'):
-    command = [sys.executable, __file__, f'--rows={rows}', f'--folder={folder}', f'--stage={stage}']
-    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-  numbers = json.loads(told.splitlines()[-1])
+  told(rows, folder, 'write')
+  numbers = told(rows, folder, 'prepare')
   report = json.loads((folder / f'{rows}' / 'report.json').read_text('utf-8'))
   check(report, folder / f'{rows}', rows)
   size = (folder / f'{rows}.jsonl').stat().st_size / 2**20
@@ -324,9 +352,14 @@ def main(arguments: list[str]) -> None:
       write(folder / f'{rows}.jsonl', rows)
     elif _STAGE.value == 'prepare':
       print(json.dumps(measure(folder / f'{rows}.jsonl', folder / f'{rows}', rows)))
+    elif _STAGE.value == 'divide':
+      print(json.dumps(measure_division(rows)))
     else:
       small = run(_SMALL.value, folder) if _SMALL.value else None
       large = run(rows, folder)
+      if _NUMBERS.value:
+        divided = told(_NUMBERS.value, folder, 'divide')
+        print(f'numbers of {_NUMBERS.value:,} rows: {divided["seconds"]:,.0f} s, {divided["mib"]:,.0f} MiB at most')
       if small:
         ratio = large['mib'] / small['mib']
         print(f'memory: {ratio:.2f} times that of {_SMALL.value:,} rows')

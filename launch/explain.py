@@ -8,7 +8,7 @@ With a model's tokenizer it shows tokens, by the template that training uses; NO
 import os
 import sys
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from slca_jax.data.formats.read import read
 from slca_jax.data.show import explain, wants_color
@@ -38,6 +38,7 @@ def main(arguments: list[str]) -> None:
     raise app.UsageError(f'unknown arguments {arguments[1:]}')
   if not _DATA.value:
     raise app.UsageError('--data is empty; name a data set')
+  logging.set_verbosity(logging.WARNING)
   try:
     print(show_record(_DATA.value, _INDEX.value, _MODEL.value))
   except (Refused, OSError) as error:
