@@ -73,6 +73,7 @@ def test_each_fault_has_its_word(bad, code):
     task_row(((CALL,),)),
     task_row(((ToolCall('find', {}),),), **{GOLD: NAMES}),
     task_row((), **{GOLD: UNKNOWN}),
+    Row('r', 'r', 'file', 1, 'tau2', task=Task('r', (), (USER,), ((CALL,),), blueprint='tau2/retail')),
   ],
 )
 def test_what_is_fine_is_kept(good):
