@@ -57,7 +57,7 @@ def _checks(operation: Operation, table: Table, rows: Sequence[Row], arguments: 
     return (Check(call, {'has': {**done, **held, **shown}}),)
   if operation.action == 'get':
     return (
-      (Check(call, {'has': {**done, table.noun: dict(matching[0])}}),)
+      (Check(call, {'has': {**done, table.label: dict(matching[0])}}),)
       if matching and not operation.bounds
       else (Check(call, {}),)
     )
@@ -70,11 +70,11 @@ def _checks(operation: Operation, table: Table, rows: Sequence[Row], arguments: 
       else (Check(call, {}),)
     )
   if operation.action == 'move':
-    moved = {table.noun: {'status': operation.state}}
+    moved = {table.label: {'status': operation.state}}
     again = [Check(call, {'error': 'already'})]
     return (Check(call, {'has': moved}), *again)
   written = {column: arguments[parameter] for parameter, column in operation.fields if parameter in arguments}
-  return (Check(call, {'has': {**done, table.noun: written}}),)
+  return (Check(call, {'has': {**done, table.label: written}}),)
 
 
 def _refusal(

@@ -8,101 +8,8 @@ from slca_jax.toolverse.deterministic import words as w
 from slca_jax.toolverse.deterministic.model import Match, Operation, Plan, Table
 from slca_jax.toolverse.deterministic.pure import MODULES, PARTS
 from slca_jax.toolverse.deterministic.records import Database
+from slca_jax.toolverse.deterministic.shared import SHARED
 from slca_jax.toolverse.deterministic.values import TODAY
-
-_HELPERS = {
-  '_key': '''
-def _key(value):
-  """The value as a key of a table: 3.0 and 3 are one."""
-  return str(int(value)) if isinstance(value, float) and value == int(value) else str(value)
-''',
-  '_same': '''
-def _same(value, wanted):
-  """Whether two values are equal, whatever their case; of a list of wanted values, any."""
-  if isinstance(wanted, list):
-    return any(_same(value, one) for one in wanted)
-  if isinstance(value, list):
-    return any(_same(one, wanted) for one in value)
-  return _key(value).lower() == _key(wanted).lower()
-''',
-  '_where': '''
-def _where(table, wanted):
-  """The records that hold all the wanted values; None asks for nothing."""
-  wanted = {column: value for column, value in wanted.items() if value is not None}
-  return [record for record in table.values() if all(_same(record[column], value) for column, value in wanted.items())]
-''',
-  '_require': '''
-def _require(table, column, value, noun):
-  """Refuses a value that no record of another table has."""
-  values = value if isinstance(value, list) else [value]
-  for one in values:
-    if one is not None and not _where(table, {column: one}):
-      raise ValueError(f'there is no {noun} with {column} {one!r}')
-''',
-  '_one': '''
-def _one(rows, noun, wanted):
-  """The first record, or a refusal that says what was looked for."""
-  if not rows:
-    raise ValueError(f'no {noun} found for {", ".join(f"{name} {value!r}" for name, value in wanted.items())}')
-  return rows[0]
-''',
-  '_search': '''
-def _search(rows, *queries):
-  """The records whose texts hold at least half of the words, those with most of them first."""
-  asked = [part for query in queries if query for part in (query if isinstance(query, list) else [query])]
-  words = [word for part in asked for word in str(part).lower().split()]
-  if not words:
-    return rows
-  found = []
-  for record in rows:
-    text = ' '.join(str(value).lower() for value in record.values())
-    hits = sum(word in text for word in words)
-    if 2 * hits >= len(words):
-      found.append((-hits, len(found), record))
-  return [record for _, _, record in sorted(found, key=lambda one: one[:2])]
-''',
-  '_between': '''
-def _between(rows, column, low, high):
-  """The records whose value is not below `low` and not above `high`; None bounds nothing."""
-  rows = [record for record in rows if low is None or record[column] >= low]
-  return [record for record in rows if high is None or record[column] <= high or
-  str(record[column]).startswith(str(high))]
-''',
-  '_cut': '''
-def _cut(rows, limit, offset, page):
-  """A part of a list: `limit` records from `offset` on, or those of a page that is counted from 1."""
-  size = 10 if limit is None else max(0, int(limit))
-  start = int(offset or 0) + (max(1, int(page or 1)) - 1) * size
-  return rows[start : start + size]
-''',
-  '_brief': '''
-def _brief(rows, columns):
-  """The records with some of their fields."""
-  return [{column: record[column] for column in columns} for record in rows]
-''',
-  '_next': '''
-def _next(table, column, prefix):
-  """A key that follows the greatest one; a text behind the prefix, or a number without one."""
-  ends = [str(record[column])[len(prefix) :] for record in table.values()]
-  number = max([1000 if prefix else 0, *(int(end) for end in ends if end.isdigit())]) + 1
-  return f'{prefix}{number}' if prefix else number
-''',
-  '_add': '''
-def _add(table, column, record):
-  """Puts a record under its key; refuses one that is taken."""
-  if _key(record[column]) in table:
-    raise ValueError(f'{column} {record[column]!r} is taken')
-  table[_key(record[column])] = record
-''',
-  '_write': '''
-def _write(record, changes):
-  """Writes the values that are given; refuses if there are none."""
-  changes = {column: value for column, value in changes.items() if value is not None}
-  if not changes:
-    raise ValueError('nothing to change was given')
-  record.update(changes)
-''',
-}  # fmt: skip
 
 
 def source_of(plan: Plan, database: Database, *, title: str) -> str:
@@ -118,7 +25,7 @@ def source_of(plan: Plan, database: Database, *, title: str) -> str:
 
 
 def _used(text: str) -> str:
-  known = {**_HELPERS, **PARTS}
+  known = {**SHARED, **PARTS}
   wanted: list[str] = []
   waiting = [text]
   while waiting:
@@ -138,7 +45,7 @@ def _function(operation: Operation, tables: Mapping[str, Table], database: Datab
   if operation.action == 'pure':
     lines = [
       f'result = {operation.pure}',
-      "return {'status': 'success', 'message': f'The result is {result}.', 'result': result}",
+      *_answer("f'The result is {result}.'", result='result'),
     ]
   else:
     lines = _BODIES[operation.action](operation, tables[operation.table], tables, database)
@@ -152,6 +59,14 @@ def _quoted(text: str) -> str:
 
 def _local(operation: Operation, name: str) -> str:
   return f'the_{name}' if name in operation.tool.parameters['properties'] else name
+
+
+def _answer(message: str, /, **parts: str) -> list[str]:
+  """The lines that return status, message and the named parts, each given as source."""
+  entries = {'status': "'success'", 'message': message, **parts}
+  texts = [f'{name!r}: {part}' for name, part in entries.items()]
+  line = f'return {{{", ".join(texts)}}}'
+  return [line] if len(line) < 100 else ['return {', *(f'  {text},' for text in texts), '}']
 
 
 def _checks(operation: Operation, tables: Mapping[str, Table]) -> list[str]:
@@ -174,7 +89,8 @@ def _wanted(matches: tuple[Match, ...]) -> str:
 
 
 def _filtered(operation: Operation, table: Table, rows: str) -> list[str]:
-  lines = [f'{rows} = _where(db[{table.name!r}], {_wanted(operation.matches)})']
+  every = f'list(db[{table.name!r}].values())'
+  lines = [f'{rows} = ' + (f'_where(db[{table.name!r}], {_wanted(operation.matches)})' if operation.matches else every)]
   if operation.queries:
     lines.append(f'{rows} = _search({rows}, {", ".join(operation.queries)})')
   bounds: dict[str, dict[str, str]] = {}
@@ -195,7 +111,7 @@ def _list(operation: Operation, table: Table, tables: Mapping[str, Table], _: Da
   message = f"f'{{len({rows})}} {_spoken(w.plural(table.noun))} found.'"
   return [
     *lines,
-    f"return {{'status': 'success', 'message': {message}, 'count': len({rows}), {table.name!r}: {shown}}}",
+    *_answer(message, count=f'len({rows})', **{table.name: shown}),
   ]
 
 
@@ -205,7 +121,7 @@ def _count(operation: Operation, table: Table, tables: Mapping[str, Table], _: D
   return [
     *_checks(operation, tables),
     *_filtered(operation, table, rows),
-    f"return {{'status': 'success', 'message': {message}, 'count': len({rows})}}",
+    *_answer(message, count=f'len({rows})'),
   ]
 
 
@@ -215,7 +131,7 @@ def _get(operation: Operation, table: Table, tables: Mapping[str, Table], _: Dat
     *_checks(operation, tables),
     *_filtered(operation, table, rows),
     f'{record} = _one({rows}, {_spoken(table.noun)!r}, {_asked(operation)})',
-    f"return {{'status': 'success', 'message': 'The {_spoken(table.noun)} was found.', {table.noun!r}: {record}}}",
+    *_answer(f"'The {_spoken(table.noun)} was found.'", **{table.label: record}),
   ]
 
 
@@ -246,8 +162,7 @@ def _create(operation: Operation, table: Table, tables: Mapping[str, Table], dat
     *lines,
     '}',
     _kept(operation, table, record),
-    f"return {{'status': 'success', 'message': {done}, "
-    f'{table.key!r}: {record}[{table.key!r}], {table.noun!r}: {record}}}',
+    *_answer(done, **{table.key: f'{record}[{table.key!r}]', table.label: record}),
   ]
 
 
@@ -291,7 +206,7 @@ def _update(operation: Operation, table: Table, tables: Mapping[str, Table], _: 
   return [
     *found,
     f'_write({record}, {changes})',
-    f"return {{'status': 'success', 'message': 'The {_spoken(table.noun)} was updated.', {table.noun!r}: {record}}}",
+    *_answer(f"'The {_spoken(table.noun)} was updated.'", **{table.label: record}),
   ]
 
 
@@ -307,7 +222,7 @@ def _delete(operation: Operation, table: Table, tables: Mapping[str, Table], _: 
     *_checks(operation, tables),
     *_found(operation, table, record),
     f'del db[{table.name!r}][_key({record}[{table.key!r}])]',
-    f"return {{'status': 'success', 'message': {done}, {table.key!r}: {record}[{table.key!r}]}}",
+    *_answer(done, **{table.key: f'{record}[{table.key!r}]'}),
   ]
 
 
@@ -320,7 +235,7 @@ def _move(operation: Operation, table: Table, tables: Mapping[str, Table], _: Da
     f"if {record}['status'] == {state!r}:",
     f'  {refused}',
     f"{record}['status'] = {state!r}",
-    f"return {{'status': 'success', 'message': 'The {_spoken(table.noun)} is {state}.', {table.noun!r}: {record}}}",
+    *_answer(f"'The {_spoken(table.noun)} is {state}.'", **{table.label: record}),
   ]
 
 
@@ -330,7 +245,7 @@ def _clear(operation: Operation, table: Table, tables: Mapping[str, Table], _: D
   return [
     f'count = len(db[{table.name!r}])',
     f'db[{table.name!r}].clear()',
-    f"return {{'status': 'success', 'message': {done}, 'count': count}}",
+    *_answer(done, count='count'),
   ]
 
 

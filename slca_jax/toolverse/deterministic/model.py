@@ -55,6 +55,11 @@ class Table:
   brief: tuple[str, ...] = ()
 
   @property
+  def label(self) -> str:
+    """Under which name an answer tells of one record; never that of what every answer tells."""
+    return f'{self.noun}_record' if self.noun in ('status', 'message', 'count', 'result', self.key) else self.noun
+
+  @property
   def links(self) -> tuple[Column, ...]:
     """The columns that repeat another table's."""
     return tuple(column for column in self.columns.values() if column.link)

@@ -57,9 +57,9 @@ def returns(operation: Operation, table: Table | None) -> dict[str, Any]:
       fields[table.key] = record['properties'][table.key]
     elif operation.action == 'create':
       fields[table.key] = record['properties'][table.key]
-      fields[table.noun] = record
+      fields[table.label] = record
     else:
-      fields[table.noun] = record
+      fields[table.label] = record
   return {'type': 'object', 'properties': fields}
 
 
