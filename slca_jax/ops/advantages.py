@@ -93,9 +93,10 @@ def _look_up_segments(credits_R, rollout_BT, segments):
   rollouts = credits_R[0].shape[0]
   # One zero past the end is where every token outside the table looks; -1 is the largest unsigned number.
   row_BT = jnp.minimum(rollout_BT.astype(jnp.uint32), np.uint32(rollouts))
-  tool_BT, summary_BT = (_take(jnp.pad(credit_R.astype(jnp.float32), (0, 1)), row_BT) for credit_R in credits_R)
-  on_summary_BT = jnp.where(bits.unpack(segments.summary_BW, segments.length), summary_BT, 0)
-  return jnp.where(bits.unpack(segments.tool_BW, segments.length), tool_BT, on_summary_BT)
+  table = jnp.pad(jnp.stack(credits_R, axis=1).astype(jnp.float32), ((0, 1), (0, 0))).reshape(-1)
+  on_summary_BT = bits.unpack(segments.summary_BW, segments.length)
+  credit_BT = _take(table, 2 * row_BT + on_summary_BT.astype(jnp.uint32))
+  return jnp.where(bits.unpack(segments.tool_BW | segments.summary_BW, segments.length), credit_BT, 0)
 
 
 def _look_up(advantage_RC, rollout_BT, index_BT):
