@@ -23,14 +23,14 @@ import time
 
 os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')  # torch's idle threads would spin on the core that XLA needs next
 
-import jax  # noqa: E402 (torch reads the environment when it is imported)
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
 
-from slca_jax.arrays import Rewards  # noqa: E402
-from slca_jax.ops.estimators import slca  # noqa: E402
-from slca_jax.ops.segments import segment_runs  # noqa: E402
+from slca_jax.arrays import Rewards
+from slca_jax.ops.estimators import slca
+from slca_jax.ops.segments import segment_runs
 
 GROUP = 16
 
