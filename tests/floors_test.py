@@ -32,7 +32,7 @@ JAX_FREE_FILES = {
   'train/surroundings.py',
   'train/endpoints.py',
 }
-BESIDE = {('envs', 'rewards'), ('rewards', 'envs'), ('chat', 'ops'), ('ops', 'chat'), ('toolverse', 'rollout')}  # no neighbours' business
+BESIDE = {('envs', 'rewards'), ('rewards', 'envs'), ('chat', 'ops'), ('ops', 'chat'), ('toolverse', 'rollout')}
 HEAVY = {'jax', 'jaxlib', 'flax', 'optax', 'chex', 'orbax'}
 
 FILES = sorted(ROOT.rglob('*.py'))

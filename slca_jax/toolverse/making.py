@@ -1,9 +1,9 @@
 """From a blueprint to the tasks in it: its graph, samples of it, traces, and the gates that need no teacher.
 
-    report = await run_tests(blueprint)
-    made = make_tasks(blueprint, TaskSettings())
-    made.tasks            # each replayed `replays` times with equal outputs and database
-    made.graph, made.removed, made.left_out
+report = await run_tests(blueprint)
+made = make_tasks(blueprint, TaskSettings())
+made.tasks            # each replayed `replays` times with equal outputs and database
+made.graph, made.removed, made.left_out
 """
 
 import dataclasses
@@ -115,9 +115,7 @@ def make_tasks(
       traced += made
   unlike = {task.id: fault for task in traced if (fault := _unlike(task, open_world, settings.replays))}
   kept = at_most(distinct(task for task in traced if task.id not in unlike), settings.most)
-  return MadeTasks(
-    blueprint, graph, removed, tuple(traced), tuple(kept), cover.missed, tuple(broken), unlike
-  )
+  return MadeTasks(blueprint, graph, removed, tuple(traced), tuple(kept), cover.missed, tuple(broken), unlike)
 
 
 def seen_in_tests(blueprint: Blueprint, *, sandbox: Sandbox | None = None) -> list[Seen]:
