@@ -164,16 +164,25 @@ def _searched_things(readings: list[Reading]) -> list[Reading]:
   """A search whose name tells where it looks (`search_pubmed`) is about the thing in its description."""
   opened = collections.Counter(p.thing for r in readings for p in r.all('key') if p.required)
   nouns = collections.Counter(r.noun for r in readings)
+  listed = {r.noun for r in readings if _finds(r)}
   done = []
+  common = _everywhere(readings)
   for reading in readings:
     told = [w.singular(word) for word in w.split(reading.tool.description[:200])]
     named = next((word for word in told if word in opened), '')
+    if not named and set(reading.noun.split('_')) <= common:  # it bears the server's name alone
+      named = next((thing for thing, _ in opened.most_common() if thing not in listed), '')
     alone = nouns[reading.noun] == 1 and reading.noun not in opened
     finds = reading.verb == 'read' and not any(p.required for p in reading.all('key'))
-    done.append(
-      dataclasses.replace(reading, noun=named, many=True) if finds and alone and named and _finds(reading) else reading
-    )
+    found = finds and alone and named and _finds(reading)
+    done.append(dataclasses.replace(reading, noun=named, many=True) if found else reading)
   return done
+
+
+def _everywhere(readings: list[Reading]) -> set[str]:
+  """Words that half of the server's tools have in their names."""
+  counts = collections.Counter(word for r in readings for word in set(w.split(r.tool.name)))
+  return {word for word, count in counts.items() if 2 * count >= len(readings) > 2}
 
 
 def _finds(reading: Reading) -> bool:
