@@ -106,7 +106,7 @@ def _arguments(operation: Operation, table: Table, row: Row) -> dict[str, Any]:
     elif name in written and (name in operation.required or operation.action in ('update', 'set')):
       arguments[name] = value(written[name], schema, noun=table.noun, index=_ELSEWHERE, chance=chance, unique=True)
     elif name in operation.queries and name in operation.required:
-      words = ' '.join(str(row.get(table.key, '')).split()[:2])
+      words = ' '.join(_title(row).split()[:3])
       arguments[name] = [words] if schema['type'] == 'array' else words
     elif name in bounds and name in operation.required:
       arguments[name] = row.get(bounds[name])
@@ -117,6 +117,12 @@ def _arguments(operation: Operation, table: Table, row: Row) -> dict[str, Any]:
         3 if schema['type'] in ('integer', 'number') else value(name, schema, noun=table.noun, index=0, chance=chance)
       )
   return {name: held for name, held in arguments.items() if held is not None}
+
+
+def _title(row: Row) -> str:
+  """What a user would search the row by: never its key, or a search would seem to take keys."""
+  texts = [str(row[name]) for name in ('name', 'title', 'headline', 'subject', 'text', 'description') if row.get(name)]
+  return texts[0] if texts else next((held for held in row.values() if isinstance(held, str) and ' ' in held), 'record')
 
 
 def _holds(matches: Sequence[Match], row: Row, arguments: Mapping[str, Any]) -> bool:
