@@ -14,6 +14,7 @@ from slca_jax.config import require
 from slca_jax.dialogue import Task
 from slca_jax.envs.sandbox import Sandbox
 from slca_jax.toolverse.blueprint import Blueprint
+from slca_jax.toolverse.fields import schema_leaves
 from slca_jax.toolverse.filters import at_most, distinct, replay_fault
 from slca_jax.toolverse.graph import Removal, ToolGraph, sanitise
 from slca_jax.toolverse.inference import Seen, Suggest, infer
@@ -96,7 +97,10 @@ def make_tasks(
     write: words the questions; a template does where it is None.
   """
   open_world = functools.partial(Trial, blueprint, sandbox=sandbox)
-  graph, removed = sanitise(infer(blueprint.tools, seen=seen_in_tests(blueprint, sandbox=sandbox), suggest=suggest))
+  # Equal values are a guess, which is taken only where a schema does not tell what a tool answers.
+  told = all(any(schema_leaves(tool.returns)) for tool in blueprint.tools)
+  seen = () if told else seen_in_tests(blueprint, sandbox=sandbox)
+  graph, removed = sanitise(infer(blueprint.tools, seen=seen, suggest=suggest))
   cover = sample_cover(
     graph, settings.samples, width=settings.width, shortest=settings.shortest, longest=settings.longest,
     seed=f'{settings.seed}/{blueprint.name}',

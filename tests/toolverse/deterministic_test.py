@@ -221,11 +221,11 @@ def test_strange_schemas_are_built_or_left_out_and_never_break(schema):
   assert retest(outcome.blueprint).failures == ()
 
 
-def test_tasks_of_three_dependent_calls_replay(board):
+def test_tasks_of_several_stages_that_hand_on_values_replay(board):
   made = make_tasks(board.blueprint, TaskSettings(samples=8))
   assert len(made.tasks) >= 2
   assert not {task.id for task in made.tasks} & set(made.unlike)
-  assert made.depth >= 3
+  assert made.depth >= 2 and max(len(task.gold) for task in made.tasks) >= 3
 
 
 def test_plans_name_a_table_once_for_all_tools_of_a_thing():
