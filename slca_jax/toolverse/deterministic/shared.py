@@ -38,9 +38,10 @@ def _one(rows, noun, wanted):
 ''',
   '_search': '''
 def _search(rows, *queries):
-  """The records whose texts hold at least half of the words, those with most of them first."""
+  """The records whose texts hold at least half of the longer words, those with most of them first."""
   asked = [part for query in queries if query for part in (query if isinstance(query, list) else [query])]
   words = [word for part in asked for word in str(part).lower().split()]
+  words = [word for word in words if len(word) > 3] or words
   if not words:
     return rows
   found = []
