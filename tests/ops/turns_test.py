@@ -53,8 +53,9 @@ def test_a_right_turns_value_has_a_quarter_of_the_variance_and_a_wrong_ones_none
 
 class ZeroTest(chex.TestCase):
   @chex.variants(with_jit=True, without_jit=True)
-  @parameterized.product(credit=[turn_credits, turn_margins], reward=[0.0, 0.3, 1.0])
-  def test_turns_at_which_all_are_equal_say_nothing(self, credit, reward):
+  @parameterized.product(name=['turn_credits', 'turn_margins'], reward=[0.0, 0.3, 1.0])
+  def test_turns_at_which_all_are_equal_say_nothing(self, name, reward):
+    credit = {'turn_credits': turn_credits, 'turn_margins': turn_margins}[name]
     table = np.full((5, 2), reward, np.float32)
     np.testing.assert_array_equal(self.variant(credit)(table, np.zeros(5, int)), np.zeros((5, 2)))
 
