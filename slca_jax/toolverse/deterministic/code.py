@@ -167,7 +167,7 @@ def _create(operation: Operation, table: Table, tables: Mapping[str, Table], dat
 
 
 def _kept(operation: Operation, table: Table, record: str) -> str:
-  if operation.replaces:
+  if operation.replaces or 'enum' in table.columns[table.key].schema:  # else few could ever be made
     return f'db[{table.name!r}][_key({record}[{table.key!r}])] = {record}'
   return f'_add(db[{table.name!r}], {table.key!r}, {record})'
 

@@ -163,7 +163,10 @@ class _Draft:
         written.append((parameter.name, match.column))
         matches += [match]
       else:
-        written.append((parameter.name, self._column(table, parameter)))
+        column = self._column(table, parameter)
+        if column in dict(written).values():  # `base_style` beside `style_name`
+          column = table.columns.setdefault(parameter.name, Column(parameter.name, scalar(parameter))).name
+        written.append((parameter.name, column))
     return Operation(
       rewrite(reading, used, writes=True),
       'create',
@@ -294,6 +297,8 @@ class _Draft:
       parent.columns.setdefault(spelled, Column(spelled, scalar(parameter), unique=True))
       twice = sum(p.thing == thing and p.by == parameter.by for p in keys) > 1
       name = parameter.name if twice else link_name(thing, spelled)
+      if name in table.columns and table.columns[name].unique:  # the record's own: a file's path is no directory's
+        return Match(parameter.name, name, parameter.required, several)
       table.columns.setdefault(name, Column(name, scalar(parameter), Link(thing, spelled)))
       return Match(parameter.name, name, parameter.required, several, Link(thing, spelled))
     return Match(parameter.name, self._column(table, parameter), parameter.required, several)

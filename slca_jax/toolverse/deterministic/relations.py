@@ -22,8 +22,9 @@ def finish(tables: dict[str, Table], operations: Sequence[Operation], left_out: 
     _settle(table, [operation for operation in operations if operation.table == table.noun])
   _link_subjects(tables, operations)
   _link_related(tables)
+  fed = _feed(tables, operations)
   for table in tables.values():
-    _shorten(table, operations)
+    _shorten(table, operations, fed.get(table.noun, set()))
     for column in table.links:
       if column.link:  # of one type with what it repeats, whatever the tools say
         column.schema = dict(tables[column.link.table].columns[column.link.column].schema)
@@ -79,18 +80,56 @@ def _link_subjects(tables: dict[str, Table], operations: Sequence[Operation]) ->
   order = sorted(dict.fromkeys(opened), key=lambda noun: (noun not in listed, opened.index(noun)))
   asked = {m.parent.table for o in operations for m in o.matches if m.parent} | set(opened)
   for place, noun in enumerate(order):
-    table = tables[noun]
-    others = [
-      other for other in (*order[place + 1 :], *sorted(asked - set(order))) if other != noun and other in tables
-    ]
-    others = [other for other in others if not _reaches(tables, other, noun)]
+    others = [other for other in (*order[place + 1 :], *sorted(asked - set(order))) if other != noun]
+    others = [other for other in others if other in tables and not _reaches(tables, other, noun)]
     for other in others[:_MOST_LINKS]:
-      key = tables[other].key
-      name = key if len(w.split(key)) > 1 or key == 'symbol' else f'{other}_{key}'
-      if tables[other].one or table.one or any(c.link and c.link.table == other for c in table.columns.values()):
-        continue
-      if name not in table.columns:
-        table.columns[name] = Column(name, dict(tables[other].columns[key].schema), Link(other, key))
+      _tell(tables, noun, other)
+
+
+def _feed(tables: dict[str, Table], operations: Sequence[Operation]) -> dict[str, set[str]]:
+  """What everybody can list tells of each thing that is asked for and that nothing else tells of.
+
+  A list of coins tells their symbols if other tools ask for symbols, a search its urls. Returns the columns by table.
+  """
+  free = lambda operation: operation.action == 'list' and not any(match.required for match in operation.matches)
+  listed = list(dict.fromkeys(operation.table for operation in operations if free(operation)))
+  asked = dict.fromkeys(
+    match.parent.table if match.parent else operation.table
+    for operation in operations
+    for match in operation.matches
+    if match.required and (match.parent or tables[operation.table].columns[match.column].unique)
+  )
+  told = {column.link.table for noun in listed for column in tables[noun].links if column.link}
+  told |= {column.link.table for noun in asked for column in tables[noun].links if column.link}
+  added: dict[str, set[str]] = {}
+  for noun in asked:
+    if noun in listed or noun in told or tables[noun].one:
+      continue
+    fitting = [one for one in listed if not tables[one].one and not _reaches(tables, noun, one)]
+    fitting.sort(key=lambda one: not set(one.split('_')) & set(_ALIKE.get(noun, noun).split()))
+    if fitting and (name := _tell(tables, fitting[0], noun)):
+      added.setdefault(fitting[0], set()).add(name)
+  return added
+
+
+_ALIKE = {
+  'symbol': 'coin token stock ticker crypto asset pair market', 'page': 'result article news story post link doc site',
+  'file': 'directory document folder', 'user': 'post member author story', 'city': 'location place station',
+  'location': 'city place station', 'address': 'wallet token account', 'article': 'result topic page',
+}  # fmt: skip
+
+
+def _tell(tables: dict[str, Table], noun: str, other: str) -> str:
+  """Links one table to another's key; the column's name, '' if it had a link or has no room for one."""
+  table, key = tables[noun], tables[other].key
+  name = (
+    key if len(w.split(key)) > 1 or key not in ('id', 'name', 'title', 'number', 'code', 'key') else f'{other}_{key}'
+  )
+  linked = any(column.link and column.link.table == other for column in table.columns.values())
+  if tables[other].one or table.one or linked or name in table.columns:
+    return ''
+  table.columns[name] = Column(name, dict(tables[other].columns[key].schema), Link(other, key))
+  return name
 
 
 def _reaches(tables: dict[str, Table], start: str, goal: str) -> bool:
@@ -116,7 +155,7 @@ def _link_related(tables: dict[str, Table]) -> None:
       table.columns[f'related_{link.column}'] = Column(f'related_{link.column}', schema, link)
 
 
-def _shorten(table: Table, operations: Sequence[Operation]) -> None:
+def _shorten(table: Table, operations: Sequence[Operation], told: set[str]) -> None:
   """Lists show keys, titles and what they filter by, if a tool opens one record."""
   opened = any(
     o.action == 'get' and o.table == table.noun and any(m.parent is None for m in o.matches) for o in operations
@@ -124,7 +163,7 @@ def _shorten(table: Table, operations: Sequence[Operation]) -> None:
   if not opened or len(table.columns) <= _MOST_BRIEF:
     return
   filters = [m.column for o in operations if o.action == 'list' and o.table == table.noun for m in o.matches]
-  first = [name for name, column in table.columns.items() if column.unique or name in filters]
+  first = [name for name in table.columns if name == table.key or name in filters or name in told]
   titles = [name for name in ('name', 'title', 'headline', 'subject') if name in table.columns]
   shown = dict.fromkeys([*first, *titles, *(name for name, column in table.columns.items() if not column.link)])
   kept = list(shown)[: max(_MOST_BRIEF, len(first))]
