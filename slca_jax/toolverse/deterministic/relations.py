@@ -64,6 +64,9 @@ def _settle(table: Table, operations: Sequence[Operation]) -> None:
   key.unique = True
   columns = {table.key: key, **table.columns}
   written = any(operation.action in ('create', 'update', 'set') for operation in operations)
+  searched = any(operation.queries for operation in operations)
+  if searched and not {'name', 'title', 'headline', 'subject'} & {*columns, *fields_of(table.noun, 0, written=False)}:
+    columns['name'] = Column('name', {'type': 'string'})
   taken = {match.parameter for operation in operations for match in operation.matches}
   for name, schema in fields_of(table.noun, len(columns), written=written).items():
     if name not in taken:

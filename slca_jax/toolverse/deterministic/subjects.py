@@ -28,7 +28,7 @@ def read_all(tools: Sequence[Tool]) -> tuple[list[Reading], dict[str, str]]:
       names.add(found.name)
       readings.append(found)
   readings = [_with_noun(reading) for reading in readings]
-  return _searched_things(_owned_keys(_kinds_of(_one_name_each(readings)))), left_out
+  return _searched_things(_owned_keys(_kinds_of(_things_by_name(_one_name_each(readings))))), left_out
 
 
 def _prefix(tools: Sequence[Tool]) -> frozenset[str]:
@@ -81,6 +81,23 @@ def _one_name_each(readings: list[Reading]) -> list[Reading]:
       r,
       noun=rename(r.noun),
       parameters=tuple(dataclasses.replace(p, thing=rename(p.thing)) for p in r.parameters),
+    )
+    for r in readings
+  ]
+
+
+def _things_by_name(readings: list[Reading]) -> list[Reading]:
+  """The `exchange` of `get_ticker(exchange, symbol)` names an exchange, if other tools are about exchanges."""
+  nouns = {r.noun for r in readings if r.noun and not aspect(r.noun)}
+  things = nouns | {p.thing for r in readings for p in r.all('key') if p.thing}
+  names = lambda p: p.part == 'field' and p.kind in ('string', 'array') and w.singular(p.name.lower()) in things
+  return [
+    dataclasses.replace(
+      r,
+      parameters=tuple(
+        dataclasses.replace(p, part='key', thing=w.singular(p.name.lower()), by='name') if names(p) else p
+        for p in r.parameters
+      ),
     )
     for r in readings
   ]
