@@ -149,12 +149,16 @@ def test_a_tool_cannot_end_the_run(error):
 
 
 def test_cancelling_a_step_counts_its_calls_as_abandoned():
-  release = threading.Event()
+  started, release = threading.Event(), threading.Event()
   threads = Threads()
 
+  def hang():
+    started.set()
+    release.wait()
+
   async def scene():
-    step = asyncio.ensure_future(answer_all([call('f')], lambda _: threads.run(release.wait), limits=LIMITS))
-    while threading.active_count() < before + 1:
+    step = asyncio.ensure_future(answer_all([call('f')], lambda _: threads.run(hang), limits=LIMITS))
+    while not started.is_set():
       await asyncio.sleep(0.001)
     step.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -162,7 +166,6 @@ def test_cancelling_a_step_counts_its_calls_as_abandoned():
     await asyncio.sleep(0)
     return threads.abandoned
 
-  before = threading.active_count()
   assert asyncio.run(scene()) == 1
   release.set()
 
