@@ -34,6 +34,7 @@ from slca_jax.quickstart.tokenizer import make_tokenizer
 from slca_jax.quickstart.world import make_task
 from slca_jax.rollout.settings import SGLangServers
 from slca_jax.rollout.sglang import SGLangSampler
+from slca_jax.train.run import hush
 
 _VENV = flags.DEFINE_string('venv', '.venv-sglang', 'Environment that holds SGLang.')
 _MEGABYTES = flags.DEFINE_integer('megabytes', 1000, 'Size of the checkpoint.')
@@ -94,6 +95,7 @@ async def measure(url: str, params: nnx.State, config: TransformerConfig, folder
 
 def main(_: list[str]) -> None:
   """Makes a checkpoint, starts the server, measures and prints."""
+  hush()
   template = Template(make_tokenizer([make_task(0, 'train', index) for index in range(50)]))
   layers = max(1, round(1e6 * _MEGABYTES.value / LAYER))
   sizes = dict(layers=layers, width=WIDTH, hidden=HIDDEN, heads=16, kv_heads=8, head_dim=64, context=1024, qk_norm=True)

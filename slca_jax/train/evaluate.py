@@ -12,6 +12,7 @@ from slca_jax.rewards.outcome import format_violated
 from slca_jax.rollout.collect import Rollouts, Scorer, collect, rarely_interrupted
 from slca_jax.train import endpoints, policy, worlds
 from slca_jax.train.metrics import Numbers, describe, put_mean
+from slca_jax.train.run import hush
 from slca_jax.train.settings import RLConfig
 
 Evaluation = tuple[Numbers, list[Trajectory], list[Scores]]
@@ -25,6 +26,7 @@ def evaluate(config: RLConfig, tasks: Sequence[Task]) -> Evaluation:
   Raises:
     ConfigError, WeightsError, TemplateError: before any rollout.
   """
+  hush()
   worlds.check_method(config.method, config.scoring, has_referee=bool(config.referee.model))
   endpoints.probe(config)
   loaded = policy.load(config.model, config.mesh)

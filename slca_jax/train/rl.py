@@ -29,7 +29,7 @@ from slca_jax.train import endpoints, metrics, optimizer, policy, worlds
 from slca_jax.train.checkpoint import Checkpoints, record_of
 from slca_jax.train.evaluate import Evaluation, roll_greedily
 from slca_jax.train.metrics import Numbers, describe
-from slca_jax.train.run import Stop, claimed, remember, write_json
+from slca_jax.train.run import Stop, claimed, hush, remember, write_json
 from slca_jax.train.settings import RLConfig
 from slca_jax.train.steps import Policy, make_prepare, make_update
 
@@ -49,6 +49,7 @@ def train(config: RLConfig, *, stop: Stop | None = None) -> Numbers:
   Raises:
     ConfigError, DataError, WeightsError, TemplateError: before any rollout.
   """
+  hush()
   folder = pathlib.Path(config.output)
   worlds.check_method(config.method, config.scoring, has_referee=bool(config.referee.model))
   policy.check(config.model)

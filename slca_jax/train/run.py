@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import signal
@@ -49,6 +50,12 @@ class Stop:
 
   def _ask(self, *_: Any) -> None:
     self.requested = True
+
+
+def hush() -> None:
+  """Keeps HTTP clients from logging a line per request: a step sends thousands."""
+  for name in ('httpx2', 'httpx', 'openai'):
+    logging.getLogger(name).setLevel(logging.WARNING)
 
 
 @contextlib.contextmanager
