@@ -2,8 +2,8 @@
 
 python launch/synthesize.py --config=configs/toolverse.py --config.schemas=tools.json
 
-Takes an MCP `tools/list` result, an OpenAPI 3 document, a list of tools, or JSON lines of many servers. Expect about
-half of the servers with three tools or more to give tasks; `benchmarks/real_schemas.py` measures it. To have a model
+Takes an MCP `tools/list` result, an OpenAPI 3 document, a list of tools, or JSON lines of many servers. Expect three
+of four servers with three tools or more to give tasks; `benchmarks/real_schemas.py` measures it. To have a model
 write the environments instead:
 
   --config.maker=model --config.endpoint.base_url=http://HOST:PORT/v1 --config.endpoint.model=MODEL
