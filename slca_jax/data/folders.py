@@ -23,7 +23,7 @@ def claimed(folder: pathlib.Path) -> Iterator[None]:
     try:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-      raise ConfigError(f'another process is writing to {folder}; wait for it or choose another output') from None
+      raise ConfigError(f'another run is writing to {folder}; wait for it or choose another output') from None
     yield
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from slca_jax.config import as_dict, require
+from slca_jax.data.folders import write_json
 from slca_jax.data.tasks import write_dialogues, write_tasks
 from slca_jax.dialogue import Dialogue, Task
 from slca_jax.errors import Diverged
@@ -21,7 +22,7 @@ from slca_jax.quickstart.world import KINDS, Kind, make_task
 from slca_jax.train import rl, sft
 from slca_jax.train.evaluate import evaluate
 from slca_jax.train.metrics import Numbers, Stopwatch
-from slca_jax.train.run import remember, write_json
+from slca_jax.train.run import remember
 from slca_jax.train.settings import Demonstrations, JudgeSettings, Method, RLConfig, SFTConfig, TaskFiles
 
 METHODS = ('grpo', 'slca')

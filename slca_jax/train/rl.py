@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from slca_jax.config import as_dict
+from slca_jax.data.folders import claimed, write_json
 from slca_jax.data.tasks import Order
 from slca_jax.dialogue import Scores, Task, Trajectory
 from slca_jax.nn import weights
@@ -29,7 +30,7 @@ from slca_jax.train import endpoints, metrics, optimizer, policy, worlds
 from slca_jax.train.checkpoint import Checkpoints, record_of
 from slca_jax.train.evaluate import Evaluation, roll_greedily
 from slca_jax.train.metrics import Numbers, describe
-from slca_jax.train.run import Stop, claimed, hush, remember, write_json
+from slca_jax.train.run import Stop, hush, remember
 from slca_jax.train.settings import RLConfig
 from slca_jax.train.steps import Policy, make_prepare, make_update
 

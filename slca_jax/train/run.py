@@ -1,16 +1,15 @@
-"""What every run shares: its folder, its settings on disk, and how it is told to stop."""
+"""What every run shares: its settings on disk, and how it is told to stop."""
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
-import os
 import pathlib
 import signal
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from slca_jax.data.folders import write_json
 from slca_jax.errors import ConfigError
 from slca_jax.train.checkpoint import same_run
 
@@ -58,22 +57,6 @@ def hush() -> None:
     logging.getLogger(name).setLevel(logging.WARNING)
 
 
-@contextlib.contextmanager
-def claimed(folder: pathlib.Path) -> Iterator[None]:
-  """Holds the folder for this process: two runs that write one folder would destroy each other.
-
-  Raises:
-    ConfigError: another process holds it.
-  """
-  folder.mkdir(parents=True, exist_ok=True)
-  with open(folder / '.lock', 'w', encoding='utf-8') as lock:
-    try:
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-      raise ConfigError(f'another run is writing to {folder}; wait for it or choose another output') from None
-    yield
-
-
 def remember(folder: pathlib.Path, settings: dict[str, Any], *, data: Sequence[str] = ()) -> None:
   """Writes the settings to `config.json`, or checks them against those the folder's run was started with.
 
@@ -99,10 +82,3 @@ def remember(folder: pathlib.Path, settings: dict[str, Any], *, data: Sequence[s
 def _digest(path: str) -> str:
   with open(path, 'rb') as file:
     return hashlib.file_digest(file, 'sha256').hexdigest()
-
-
-def write_json(path: pathlib.Path, value: Any) -> None:
-  """Writes JSON; the file appears whole or not at all."""
-  part = path.with_suffix('.part')
-  part.write_text(json.dumps(value, indent=2, ensure_ascii=False) + '\n', 'utf-8')
-  os.replace(part, path)

@@ -8,6 +8,7 @@ import jax
 
 from slca_jax.arrays import TrainState
 from slca_jax.config import as_dict, require
+from slca_jax.data.folders import claimed, write_json
 from slca_jax.data.sft import Example, select
 from slca_jax.data.tasks import read_dialogues
 from slca_jax.dialogue import Dialogue
@@ -16,7 +17,7 @@ from slca_jax.nn import weights
 from slca_jax.train import metrics, optimizer, policy
 from slca_jax.train.checkpoint import Checkpoints, record_of
 from slca_jax.train.loader import heldout_batches, open_batches, usable
-from slca_jax.train.run import Stop, claimed, remember, write_json
+from slca_jax.train.run import Stop, remember
 from slca_jax.train.settings import SFTConfig
 from slca_jax.train.steps import Policy, make_fit, make_measure
 
