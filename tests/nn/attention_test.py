@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from slca_jax.nn import attention
-from slca_jax.nn.attention import Ids, attend, attend_cache, sees, visits
+from slca_jax.nn.attention import attend, attend_cache
+from slca_jax.nn.visibility import Ids, sees, visits
 
 # p p p  a a  b b  q q  c  .
 PROMPT = np.array([0, 0, 0, 0, 0, 0, 0, 1, 1, 1, -1], np.int32)

@@ -1,0 +1,71 @@
+"""Who sees whom in a row of trees, and which blocks of keys a block of queries has to look at.
+
+Axes beside the package's legend: I and J blocks of queries and of keys.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+_FAR = jnp.iinfo(jnp.int32).max
+
+
+class Ids(NamedTuple):
+  """What decides who sees whom: the tree, the branch (-1 on its prompt) and the depth of each token."""
+
+  prompt: jax.Array
+  rollout: jax.Array
+  position: jax.Array
+
+
+def sees(q: Ids, k: Ids) -> jax.Array:
+  """Whether query q may look at key k, for ids that broadcast against each other.
+
+  sees(q, k) = prompt_q = prompt_k ≥ 0  ∧  position_k ≤ position_q  ∧  (rollout_k = −1  ∨  rollout_k = rollout_q)
+  """
+  tree = (q.prompt == k.prompt) & (k.prompt >= 0)
+  return tree & (k.position <= q.position) & ((k.rollout < 0) | (k.rollout == q.rollout))
+
+
+class Visits(NamedTuple):
+  """For each block of queries, the key blocks to visit: the first `count` of `order`."""
+
+  order_BIJ: jax.Array
+  count_BI: jax.Array
+
+
+class _Range(NamedTuple):
+  """The least and the greatest value in each block; a block without any has a range that meets no other."""
+
+  low: jax.Array
+  high: jax.Array
+
+  @classmethod
+  def of(cls, x, counts):
+    return cls(jnp.where(counts, x, _FAR).min(-1), jnp.where(counts, x, -1).max(-1))
+
+
+def visits(q_ids: Ids, k_ids: Ids) -> Visits:
+  """Which key blocks each query block has to look at, from the range of ids in each block alone.
+
+  A superset of the truth: a visited pair may show nothing, a skipped one never hides anything. It is tight where a row
+  lists its prompts and rollouts in rising order, and it costs (T/U)² instead of T².
+
+  Args:
+    q_ids, k_ids: of shape B, blocks, tokens of a block.
+  """
+  q, k = ({name: _Range.of(getattr(ids, name), _counts(ids, name)) for name in Ids._fields} for ids in (q_ids, k_ids))
+  stem_BJ = ((k_ids.prompt >= 0) & (k_ids.rollout < 0)).any(-1)
+  visible_BIJ = _meets(q['rollout'], k['rollout']) | stem_BJ[:, None]
+  visible_BIJ &= _meets(q['prompt'], k['prompt'])
+  visible_BIJ &= k['position'].low[:, None] <= q['position'].high[..., None]
+  return Visits(jnp.argsort(~visible_BIJ, axis=-1, stable=True), visible_BIJ.sum(-1))
+
+
+def _counts(ids, name):
+  return (ids.prompt >= 0) & (ids.rollout >= 0) if name == 'rollout' else ids.prompt >= 0
+
+
+def _meets(q, k):
+  return (q.low[..., None] <= k.high[:, None]) & (k.low[:, None] <= q.high[..., None])
