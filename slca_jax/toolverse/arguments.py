@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from slca_jax.dialogue import Tool
 from slca_jax.toolverse.fields import (
+  MAKES,
   Words,
   about_the_same,
   field_words,
@@ -25,9 +26,10 @@ from slca_jax.toolverse.fields import (
   required,
   same_thing,
   type_of,
+  verb,
 )
 from slca_jax.toolverse.graph import Edge
-from slca_jax.toolverse.invention import LABELS, made_up
+from slca_jax.toolverse.invention import LABELS, made_up, unused
 
 _QUERIES = frozenset({'query', 'keyword', 'search', 'term', 'q', 'text', 'pattern', 'name'})
 _FILTER, _LONE_FILTER = 0.25, 0.6  # how often an optional filter is given; that of a tool that requires nothing
@@ -72,6 +74,11 @@ class Column:
   name: str
   called: Words
   values: Mapping[int | str, Any]
+
+  @property
+  def finds(self) -> bool:
+    """Whether its values are the keys under which the records stand."""
+    return all(str(value) == key for key, value in self.values.items())
 
 
 class Story:
@@ -119,11 +126,11 @@ class Story:
       for link in edge.links:
         if link.parameter in parameters(tool):
           links[link.parameter].append((edge.source, link.field))
-    found: dict[str, Argument] = {}
-    for name in links:
+    found = {name: argument for name in required(tool) if (argument := self._fresh(tool, name, columns)) is not None}
+    for name in [name for name in links if name not in found]:
       found |= self._copied(tool, name, parameters(tool)[name], links[name])
     for name in required(tool):
-      if name not in links:
+      if name not in links and name not in found:
         schema = parameters(tool)[name]
         found[name] = (
           self._beside(tool, name, schema, tuple(found.values()))
@@ -132,6 +139,17 @@ class Story:
           or _made_up(name, schema, self._chance)
         )
     return found | self._optional(tool, set(found) | set(links), columns)
+
+  def _fresh(self, tool: Tool, name: str, columns: Sequence[Column]) -> Argument | None:
+    """A key that no record has yet, for the parameter that becomes the key of what the tool makes.
+
+    Some verbs make surely, others mostly do something with what is there (to book a hotel): those take an existing key
+    first, and a fresh one once in a while after it was refused.
+    """
+    column = next((column for column in columns if _is_key_of_new(tool, name, column)), None)
+    if column is None or not (self._chance.random() < 0.5 if self._loosely else verb(tool.name) in MAKES):
+      return None
+    return Argument(unused(name, parameters(tool)[name], tuple(column.values.values()), self._chance), Origin('schema'))
 
   def _copied(
     self, tool: Tool, name: str, schema: Mapping[str, Any], sources: Sequence[tuple[str, str]]
@@ -268,6 +286,15 @@ def _relevance(tool: Tool, name: str, column: Column) -> float:
   if at_home and name_words(column.name)[-1:] == bare[-1:] and not is_key(bare):
     return 1.0
   return 0.5 if bare == name_words(column.name) and not is_key(bare) else 0.0
+
+
+def _is_key_of_new(tool: Tool, name: str, column: Column) -> bool:
+  """Whether a tool makes a record of the column's table, under the key that the parameter gives."""
+  about, table, schema = nouns(tool.name), name_words(column.table), parameters(tool)[name]
+  if 'enum' in schema or 'const' in schema or type_of(schema) in ('array', 'object'):
+    return False
+  named = field_words(name, about) == column.called or name_words(name) == name_words(column.name)
+  return rank(tool.name) == 2 and tool.writes and about[-len(table) :] == table and named and column.finds
 
 
 def _made_up(name: str, schema: Mapping[str, Any], chance: random.Random) -> Argument:

@@ -15,6 +15,7 @@ from slca_jax.toolverse.deterministic.words import CREATES, DELETES, READS, TRAN
 Words = tuple[str, ...]
 Scalar = str | int | float | bool
 
+MAKES = words('create new insert make register')  # what comes of it was not there before
 SEARCHES = words('search find list query browse discover lookup filter explore select')
 VERBS = frozenset({*CREATES, *READS, *UPDATES, *DELETES, *TRANSITIONS, *WORKS})
 # Verbs that are nouns as often: they name what a tool does only where no other word of its name does.
@@ -200,6 +201,12 @@ def is_said_by_user(tool: Tool, parameter: str) -> bool:
       is_free_text(parameter) and about_the_same(field_words(parameter, nouns(tool.name))[:-1], nouns(tool.name)) > 0
     )
   return order == 3 and not is_key(name) and parameter not in required(tool)[:1]
+
+
+def is_own_key(tool: Tool, parameter: str) -> bool:
+  """Whether a parameter is the key of what the tool makes, by its name: `user_id` or `user` of `create_user`."""
+  about, asked = nouns(tool.name), field_words(parameter, nouns(tool.name))
+  return verb(tool.name) in MAKES and (asked == about or (is_key(asked) and asked[:-1] == about))
 
 
 def is_free_text(parameter: str) -> bool:

@@ -119,7 +119,7 @@ def at_most(tasks: Iterable[Task], most: int = 10) -> list[Task]:
   """At most `most` tasks of each tool set, in their order; those are kept that cover its tools best.
 
   A tool set is a blueprint with the tools that are on offer. Of the tasks left, each choice takes the one whose tools
-  were called least so far, the longest and then the first of equals.
+  were called least so far; of equals that with the longest chain, then the one that calls most tools, then the first.
   """
   require(most >= 1, f'most is {most}; a tool set keeps at least 1 task')
   sets = collections.defaultdict[tuple[str | None, frozenset[str]], list[int]](list)
@@ -135,7 +135,11 @@ def _covering(tasks: Sequence[Task], places: Sequence[int], most: int) -> list[i
   left, kept = list(places), []
   while left and len(kept) < most:
     names = {place: {call.name for step in tasks[place].gold for call in step} for place in left}
-    best = max(left, key=lambda place: (sum(16.0 ** -used[name] for name in names[place]), len(names[place]), -place))
+    worth = {
+      place: (sum(16.0 ** -used[name] for name in called), tasks[place].meta.get('depth', 0), len(called), -place)
+      for place, called in names.items()
+    }
+    best = max(left, key=worth.__getitem__)
     used.update(names[best])
     kept.append(best)
     left.remove(best)

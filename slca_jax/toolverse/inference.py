@@ -13,6 +13,7 @@ from slca_jax.toolverse.fields import (
   fits,
   is_boilerplate,
   is_key,
+  is_own_key,
   is_said_by_user,
   json_type,
   leaves,
@@ -55,7 +56,8 @@ def infer(
 
   A *parameter* edge says that a field of the source's answers is a parameter of the target: equal names and fitting
   types, where `id` in a hotel or in `get_hotel` is `hotel_id`; or a value that was seen in an answer and accepted as a
-  key by another tool. A tool that must be given a value is no source of it. A *semantic* edge goes from the tool whose
+  key by another tool. A tool that must be given a value is no source of it, and the key of what a tool makes has none.
+  A *semantic* edge goes from the tool whose
   verb comes before (look for, look at, make, change, take away) to the next one about the same thing.
 
   Args:
@@ -102,7 +104,8 @@ def _sources(
   asked = field_words(parameter, nouns(target.name))
   items = schema.get('items')
   kind = type_of(items) if type_of(schema) == 'array' and isinstance(items, Mapping) else type_of(schema)
-  if not is_key(asked) and (parameter not in required(target) or is_said_by_user(target, parameter)):
+  said = not is_key(asked) and (parameter not in required(target) or is_said_by_user(target, parameter))
+  if said or is_own_key(target, parameter):
     return
   for tool in tools:
     if tool is target or _must_be_given(tool, asked):

@@ -1,7 +1,8 @@
 """Values for parameters that neither an answer nor the database can fill."""
 
 import random
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slca_jax.dialogue import Tool, ToolCall
@@ -36,6 +37,23 @@ def made_up(name: str, schema: Mapping[str, Any], chance: random.Random) -> Any:
   return invent(Tool(name, '', {}, schema), ToolCall(name, {}), seed=chance.randrange(10**6))
 
 
+def unused(name: str, schema: Mapping[str, Any], taken: Sequence[int | str | float], chance: random.Random) -> Any:
+  """A value like those that are taken, and none of them: a number further on where all end in one, else made up."""
+  numbered = [match for value in taken if (match := re.fullmatch(r'(\D*)(\d+)', str(value)))]
+  whole = type_of(schema) in ('integer', 'number')
+  if taken and len(numbered) == len(taken) and not (whole and numbered[0][1]):
+    last = max(numbered, key=lambda match: int(match[2]))
+    number = int(last[2]) + chance.randint(1, 9)
+    return number if whole or isinstance(taken[0], int) else f'{last[1]}{number:0{len(last[2])}}'
+  known = {str(value).lower() for value in taken}
+  value = made_up(name, schema, chance)
+  if isinstance(value, str) and not any(' ' in str(one) for one in taken):
+    value = value.replace(' ', '-')
+  while str(value).lower() in known:
+    value = value + 1 if isinstance(value, int | float) else f'{value}-{chance.randint(2, 99)}'
+  return value
+
+
 def _number(name: str, schema: Mapping[str, Any], chance: random.Random) -> Any:
   drawn = invent(Tool(name, '', {}, schema), ToolCall(name, {}), seed=chance.randrange(10**6))
   if 'minimum' in schema or 'maximum' in schema or 'const' in schema or 'multipleOf' in schema:
@@ -57,6 +75,10 @@ def _text(name: str, schema: Mapping[str, Any], chance: random.Random) -> str:
     return f'{day}T{chance.randint(8, 18):02}:00:00'
   if form == 'date' or last in ('date', 'day', 'deadline'):
     return day
+  if last in ('path', 'directory', 'folder', 'file', 'filename'):
+    return (
+      f'{"" if last == "filename" else "/data/"}{first}-{second}{".txt" if last.startswith("file") else ""}'.lower()
+    )
   if form == 'time' or last == 'time':
     return f'{chance.randint(8, 18):02}:00'
   if last == 'phone':

@@ -33,6 +33,8 @@ class TaskSettings:
     most: tasks kept of one environment.
     width: tools of one stage.
     shortest, longest: calls of a task.
+    chains: share of the samples that begin at the end of a long chain of values handed on, where the graph has one; the
+      others begin with the tool used least.
     turns: how often the user speaks.
     replays: how often a task must replay.
     seed: of every draw.
@@ -43,6 +45,7 @@ class TaskSettings:
   width: int = 2
   shortest: int = 3
   longest: int = 8
+  chains: float = 0.5
   turns: int = 1
   replays: int = 2
   seed: int = 0
@@ -50,6 +53,7 @@ class TaskSettings:
   def __post_init__(self):
     for name in ('samples', 'most', 'width', 'shortest', 'turns', 'replays'):
       require(getattr(self, name) >= 1, f'{name} is {getattr(self, name)}; it is at least 1')
+    require(0 <= self.chains <= 1, f'chains is {self.chains}; it is a share and lies in [0, 1]')
     require(self.longest >= self.shortest, f'longest is {self.longest}; it is at least shortest = {self.shortest}')
 
 
@@ -103,7 +107,7 @@ def make_tasks(
   graph, removed = sanitise(infer(blueprint.tools, seen=seen, suggest=suggest))
   cover = sample_cover(
     graph, settings.samples, width=settings.width, shortest=settings.shortest, longest=settings.longest,
-    seed=f'{settings.seed}/{blueprint.name}',
+    seed=f'{settings.seed}/{blueprint.name}', chains=settings.chains,
   )  # fmt: skip
   traced: list[Task] = []
   broken: list[Broken] = []

@@ -5,9 +5,11 @@ import dataclasses
 import random
 from collections.abc import Sequence
 
-from slca_jax.toolverse.graph import ToolGraph
+from slca_jax.toolverse.graph import ToolGraph, walk
 
 Stages = tuple[tuple[str, ...], ...]
+
+_LONG = 3  # calls of a chain that is long
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,12 +65,25 @@ def sample_stages(graph: ToolGraph, *, width: int, chance: random.Random) -> Sam
   return Sampled(tuple(stages), tuple(node for node in graph.nodes if node not in covered))
 
 
-def sample_cover(graph: ToolGraph, count: int, *, width: int, shortest: int, longest: int, seed: int | str) -> Cover:
+def sample_cover(
+  graph: ToolGraph,
+  count: int,
+  *,
+  width: int,
+  shortest: int,
+  longest: int,
+  seed: int | str,
+  chains: float = 0.0,
+) -> Cover:
   """`count` samples of parts of an acyclic graph, between `shortest` and `longest` calls each, that use every tool.
 
   Each begins with the tool that was used least so far and all that it depends on, and grows by further tools, those
   that share an edge with it first. No dependency is ever cut off, so a tool that depends on more than `longest` − 1
   others is missed, and so is one that cannot be part of `shortest` calls.
+
+  Args:
+    chains: the share of samples that begin instead with the tool used least of those at the end of a chain of three
+      or more that hand on values, if there are any.
 
   Raises:
     ValueError: the graph has a cycle, or the bounds are none.
@@ -77,6 +92,7 @@ def sample_cover(graph: ToolGraph, count: int, *, width: int, shortest: int, lon
     raise ValueError(f'shortest is {shortest} and longest {longest}; they need 1 <= shortest <= longest')
   needs = {node: graph.before([node]) for node in graph.nodes}
   used: collections.Counter[str] = collections.Counter()
+  handed = _handed_on(graph)
   missed = {
     node: f'it depends on {len(needs[node]) - 1} tools, and a task makes at most {longest} calls'
     for node in graph.nodes
@@ -85,7 +101,11 @@ def sample_cover(graph: ToolGraph, count: int, *, width: int, shortest: int, lon
   samples: list[Sampled] = []
   for number in range(count):
     chance = random.Random(f'{seed}/{number}')
-    order = sorted((node for node in graph.nodes if node not in missed), key=lambda node: (used[node], chance.random()))
+    far = _LONG if chains and chance.random() < chains else 0
+    order = sorted(
+      (node for node in graph.nodes if node not in missed),
+      key=lambda node: (handed[node] < far, used[node], chance.random()),
+    )
     part = graph.part(_grown(graph, order, needs, chance.randint(shortest, longest), longest))
     sampled = sample_stages(part, width=width, chance=chance)
     if sampled.uncovered:
@@ -98,6 +118,14 @@ def sample_cover(graph: ToolGraph, count: int, *, width: int, shortest: int, lon
     samples.append(sampled)
   never = {node: 'no sample was drawn that uses it' for node in graph.nodes if not used[node]}
   return Cover(tuple(samples), {node: missed.get(node, reason) for node, reason in never.items()})
+
+
+def _handed_on(graph: ToolGraph) -> dict[str, int]:
+  """The length of the longest chain of values handed on that ends at each tool which a walk reaches."""
+  length = dict.fromkeys(graph.nodes, 0)
+  for node in walk(graph):
+    length[node] = 1 + max((length[edge.source] for edge in graph.into(node) if edge.kind == 'parameter'), default=0)
+  return length
 
 
 def _grown(

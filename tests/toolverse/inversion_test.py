@@ -15,6 +15,7 @@ from slca_jax.errors import EnvironmentFailure
 from slca_jax.rewards.judge import states
 from slca_jax.toolverse.arguments import Story, columns_of
 from slca_jax.toolverse.graph import Edge, Link, ToolGraph
+from slca_jax.toolverse.invention import unused
 from slca_jax.toolverse.inversion import Broken, invert, make_trace
 from slca_jax.toolverse.sampling import sample_stages
 from slca_jax.toolverse.wording import template, unstated
@@ -287,3 +288,60 @@ def test_an_observation_that_is_no_json_is_taken_as_text():
 
   made = invert('travel', OFFERED, GRAPH, STAGES, Spoken, seed=0, attempts=1)
   assert made == Broken(HOTELS, 'location was to be venue of search_event, which was not answered')
+
+
+USERS = {'users': {f'u{n}': {'user_id': f'u{n}', 'name': f'User {n}'} for n in (7, 11)}}
+
+
+@pytest.mark.parametrize('name', ['create_user', 'register_user', 'insert_new_user'])
+def test_what_makes_a_record_is_given_a_key_that_no_record_has(name):
+  tool = Tool(name, '', schema(user_id='string', name='string'), None, True)
+  for seed in range(5):
+    found = Story(random.Random(seed)).arguments(tool, (), columns_of(USERS))
+    assert int(found['user_id'].value.removeprefix('u')) > 11 and found['user_id'].origin.kind == 'schema'
+
+
+def test_a_link_to_the_key_of_what_is_made_is_not_followed():
+  story = Story(random.Random(0))
+  story.outputs['list_users'] = {'users': list(USERS['users'].values())}
+  edge = Edge('list_users', 'create_user', 'parameter', '', (Link('users[].user_id', 'user_id'),))
+  found = story.arguments(Tool('create_user', '', schema(user_id='string'), None, True), (edge,), columns_of(USERS))
+  assert found['user_id'].value not in USERS['users']
+
+
+@pytest.mark.parametrize(
+  ('name', 'parameter'), [('create_user_note', 'user_id'), ('book_user', 'user_id'), ('update_user', 'user_id')]
+)
+def test_keys_of_what_is_there_already_are_existing_ones(name, parameter):
+  tool = Tool(name, '', schema(**{parameter: 'string'}), None, True)
+  assert Story(random.Random(0)).arguments(tool, (), columns_of(USERS))[parameter].value in USERS['users']
+
+
+def test_a_verb_that_may_make_something_gets_a_fresh_key_once_an_existing_one_was_refused():
+  tool = Tool('add_user', '', schema(user_id='string'), None, True)
+
+  def add_user(db, user_id):
+    if user_id in db['users']:
+      raise ValueError(f'user_id {user_id!r} is taken')
+    db['users'][user_id] = {'user_id': user_id}
+    return {'user_id': user_id}
+
+  open_world = lambda: Plain((tool,), {'add_user': add_user}, USERS)
+  [task] = invert('club', (tool,), ToolGraph(('add_user',)), (('add_user',),), open_world, seed=0)
+  assert calls(task)['add_user']['user_id'] not in USERS['users']
+  assert states(task.question, calls(task)['add_user']['user_id'])
+
+
+@pytest.mark.parametrize(
+  ('taken', 'kind', 'pattern'),
+  [
+    (('B-009', 'B-010'), 'string', r'B-01[1-9]'),
+    ((3, 5), 'integer', r'[6-9]|1[0-4]'),
+    (('Tall Oak',), 'string', r'\w+ \w+'),
+    (('tall-oak',), 'string', r'\w+-\w+'),
+  ],
+)
+def test_unused_values_look_like_those_that_are_taken(taken, kind, pattern):
+  for seed in range(8):
+    value = unused('code', {'type': kind}, taken, random.Random(seed))
+    assert value not in taken and re.fullmatch(pattern, str(value)) and isinstance(value, int) == (kind == 'integer')

@@ -91,3 +91,17 @@ def test_a_cover_refuses_cycles_and_bounds_that_are_none():
     sample_cover(CYCLIC, 3, width=2, shortest=1, longest=6, seed=0)
   with pytest.raises(ValueError, match='shortest is 4 and longest 3'):
     sample_cover(GRAPH, 1, width=1, shortest=4, longest=3, seed=0)
+
+
+def test_long_chains_of_values_are_begun_with_as_often_as_asked():
+  # a hands on to b, b to c; d to k stand alone, and so many of them that least use alone rarely meets the chain.
+  chain = (Edge('a', 'b', 'parameter'), Edge('b', 'c', 'parameter'), Edge('d', 'e'), Edge('e', 'f'))
+  graph = ToolGraph(tuple('abcdefghijk'), chain)
+  whole = lambda chains: sum(
+    {'a', 'b', 'c'} <= set(sampled.tools)
+    for sampled in sample_cover(graph, 20, width=2, shortest=3, longest=4, seed=1, chains=chains).samples
+  )
+  assert whole(1.0) == 20 and whole(0.0) < whole(0.5) < 20
+  flat = ToolGraph(graph.nodes, chain[2:])
+  plain = sample_cover(flat, 6, width=2, shortest=3, longest=4, seed=1, chains=1.0)
+  assert len(plain.samples) == 6 and {tool for sampled in plain.samples for tool in sampled.tools} == set(flat.nodes)
