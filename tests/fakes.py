@@ -1,7 +1,7 @@
 """Scripted stand-ins: an engine that says what it is told, environments that misbehave."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from slca_jax.dialogue import Observation, Tool, ToolCall
@@ -9,6 +9,38 @@ from slca_jax.errors import EnvironmentFailure, SamplerError
 from slca_jax.rollout.sampler import Sample
 
 Script = Callable[[str, Sequence[int]], Sequence[int] | Sample]  # (session, ids so far) -> what to say
+
+
+class LeapingLoop(asyncio.SelectorEventLoop):
+  """An event loop whose clock a test moves on: a deadline passes when all else is done, on the slowest machine too."""
+
+  def __init__(self):
+    super().__init__()
+    self._ahead = 0.0
+
+  def time(self) -> float:
+    """Seconds, with those that were leapt over."""
+    return super().time() + self._ahead
+
+  def leap(self, seconds: float) -> None:
+    """Moves the clock on; timers that are due then fire after what is ready now. Call it in the loop's thread."""
+    self._ahead += seconds
+
+  def leap_soon(self, seconds: float) -> None:
+    """`leap` for other threads: once the loop has come to rest after all that it was told before."""
+
+    async def rest_and_leap() -> None:
+      for _ in range(100):
+        await asyncio.sleep(0)
+      self.leap(seconds)
+
+    asyncio.run_coroutine_threadsafe(rest_and_leap(), self)
+
+
+def run_leaping(scene: Coroutine[Any, Any, Any]) -> Any:
+  """`asyncio.run` in a LeapingLoop."""
+  with asyncio.Runner(loop_factory=LeapingLoop) as runner:
+    return runner.run(scene)
 
 
 class ScriptedSampler:

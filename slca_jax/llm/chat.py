@@ -238,7 +238,7 @@ class ChatModel:
     rereads = retries = 0
     while True:
       try:
-        reply = await self._request(question, line, rereads)
+        reply = await self._request(question, line, rereads, limit)
         found = read(reply)
         self._keep(question, reply)
         return found
@@ -261,12 +261,14 @@ class ChatModel:
         await self._pause(retries, fault, limit)
       self._counts['retries'] += 1
 
-  async def _request(self, question: _Question, line: _Line, reread: int) -> Reply:
+  async def _request(self, question: _Question, line: _Line, reread: int, limit: asyncio.Timeout) -> Reply:
     """One request and its reply. The slot is held while the request is in flight, and no longer."""
     queued = time.monotonic()
     async with line.slots:
       start = time.monotonic()
       self._counts['seconds_queued'] += start - queued
+      if _left(limit) <= 0:  # a slot that comes free with the deadline can be given before the loop looks at its timers
+        raise TimeoutError
       self._counts['requests'] += 1
       try:
         async with asyncio.timeout(self.endpoint.request_seconds):  # the SDK's own is a deadline per read
@@ -302,7 +304,7 @@ class ChatModel:
     """Waits twice as long as the last time and as long as the endpoint asks; not if that would outlast the deadline."""
     grown = min(self.endpoint.longest_pause, self.endpoint.first_pause * 2 ** (retry - 1))
     seconds = max(grown * self._chance.uniform(0.5, 1.0), fault.retry_after or 0.0)
-    left = (limit.when() or 0.0) - asyncio.get_running_loop().time()
+    left = _left(limit)
     if seconds >= left:
       raise EndpointFailure(
         f'{fault}; the next try is {seconds:.3g} s away and the deadline {max(left, 0):.3g} s', reason=fault.reason
@@ -320,6 +322,11 @@ class ChatModel:
     self._counts['completion_tokens'] += reply.completion_tokens
     cost = reply.prompt_tokens * self.endpoint.input_price + reply.completion_tokens * self.endpoint.output_price
     self._counts['cost'] += cost / 1e6
+
+
+def _left(limit: asyncio.Timeout) -> float:
+  """Seconds until the deadline, below 0 after it."""
+  return (limit.when() or 0.0) - asyncio.get_running_loop().time()
 
 
 def _key_of(endpoint: Endpoint, name: str) -> str:

@@ -3,10 +3,13 @@
 import asyncio
 import gc
 import json
+import socket
+import threading
 import time
 
 import pytest
 from endpoint import BROKEN, GARBAGE, HTML, Play, ScriptedEndpoint, in_turn
+from fakes import run_leaping
 
 from slca_jax.errors import ConfigError, EndpointFailure, Unreadable
 from slca_jax.llm.answers import Answers
@@ -24,8 +27,8 @@ def model(server, answers=None, *, replay=False, temperature=0.5, **changes):
     'deadline': 120.0,
     'sampling': Sampling(temperature=temperature, max_tokens=50, seed=7),
   }
-  url = server.url if server else 'http://127.0.0.1:9/v1'
-  return ChatModel('simulator', Endpoint(base_url=url, **{**settings, **changes}), answers=answers, replay=replay)
+  settings['base_url'] = server.url if server else 'http://127.0.0.1:9/v1'
+  return ChatModel('simulator', Endpoint(**{**settings, **changes}), answers=answers, replay=replay)
 
 
 def said(reply):
@@ -181,41 +184,72 @@ def test_pauses_grow_from_a_seeded_source():
   assert 0.5 * (0.002 + 0.004 + 0.008 + 0.01) <= first <= 0.002 + 0.004 + 0.008 + 0.01
 
 
-def test_late_answer_is_a_timeout_and_the_deadline_holds_for_all_tries():
-  async def after_a_first(chat):
-    await ask(chat, 'quick')
-    with pytest.raises(EndpointFailure) as caught:
-      await ask(chat, 'slow')
-    await chat.close()
-    return caught.value
+def test_late_answer_is_a_timeout():
+  with ScriptedEndpoint(Play('late', delay=300.0)) as server:
+    failure = failure_of(model(server, request_seconds=0.1, retries=0))
+  assert failure.reason == 'timeout' and 'no reply within 0.1 s' in str(failure)
 
-  with ScriptedEndpoint(lambda r: Play('x', delay=30.0 if r['messages'][0]['content'] == 'slow' else 0)) as server:
-    failure = asyncio.run(after_a_first(model(server, request_seconds=0.3, deadline=0.8, retries=9)))
-  assert failure.reason in ('deadline', 'timeout') and 'no reply within 0.3 s' in str(failure)
-  assert 2 <= len(server.requests) <= 1 + 3
+
+def test_deadline_holds_for_all_tries():
+  with ScriptedEndpoint(Play('late', delay=300.0)) as server:
+    chat = model(server, request_seconds=0.02, deadline=0.5, retries=5000, first_pause=0.0001, longest_pause=0.001)
+    failure = failure_of(chat)
+  assert 'deadline' in str(failure) and failure.reason in ('deadline', 'timeout')
+  assert chat.read_counts()['requests'] < 5000
 
 
 def test_deadline_includes_waiting_for_a_slot():
-  async def two(chat):
+  async def crowded_out(chat):
     try:
-      return await asyncio.gather(ask(chat, 'a'), ask(chat, 'b'), return_exceptions=True)
+      async with chat._line().slots:  # as a request would that never ends
+        with pytest.raises(EndpointFailure) as caught:
+          await asyncio.wait_for(ask(chat), 300)
+      return caught.value
     finally:
       await chat.close()
 
-  with ScriptedEndpoint(Play('slow', delay=30.0)) as server:
-    failures = asyncio.run(two(model(server, concurrency=1, deadline=0.6)))
-  assert [failure.reason for failure in failures] == ['deadline', 'deadline'] and len(server.requests) <= 1
+  with ScriptedEndpoint('yes') as server:
+    chat = model(server, concurrency=1, deadline=0.05)
+    assert asyncio.run(crowded_out(chat)).reason == 'deadline'
+  assert not server.requests and chat.read_counts()['requests'] == 0
+
+
+def test_slot_that_comes_free_with_the_deadline_is_not_used():
+  async def too_late(chat):
+    loop = asyncio.get_running_loop()
+    line = chat._line()
+    async with line.slots:
+      asked = asyncio.create_task(ask(chat))
+      while not line.slots._waiters:
+        await asyncio.sleep(0)
+      loop.leap(120.0)  # the deadline has passed, and before the loop sees that the slot is given
+    with pytest.raises(EndpointFailure) as caught:
+      await asked
+    await chat.close()
+    return caught.value
+
+  with ScriptedEndpoint('yes') as server:
+    chat = model(server, concurrency=1, deadline=60.0)
+    assert run_leaping(too_late(chat)).reason == 'deadline'
+  assert not server.requests and chat.read_counts()['requests'] == 0
 
 
 def test_no_more_requests_are_in_flight_than_allowed():
+  together = threading.Barrier(4)
+
+  def answer(request):
+    together.wait(300)  # nobody is answered before four have asked
+    return Play(request['messages'][0]['content'], delay=0.01)  # time for a fifth
+
   async def crowd(chat):
     try:
       return await asyncio.gather(*(ask(chat, str(n)) for n in range(24)))
     finally:
       await chat.close()
 
-  with ScriptedEndpoint(lambda r: Play(r['messages'][0]['content'], delay=0.03)) as server:
-    assert asyncio.run(crowd(model(server, concurrency=4))) == [str(n) for n in range(24)]
+  with ScriptedEndpoint(answer) as server:
+    chat = model(server, concurrency=4, request_seconds=400.0, deadline=500.0)
+    assert asyncio.run(crowd(chat)) == [str(n) for n in range(24)]
   assert server.most_live == 4
 
 
@@ -237,28 +271,34 @@ def test_pause_holds_no_slot():
 def test_cancel_in_the_middle_of_a_request_frees_the_slot():
   async def cancel_one(chat):
     hung = asyncio.create_task(ask(chat, 'hang'))
-    while not server.live:
+    while not server.requests:
       await asyncio.sleep(0.005)
     hung.cancel()
     found = await ask(chat, 'next')
     await chat.close()
     return found, hung.cancelled()
 
-  with ScriptedEndpoint(lambda r: Play('x', delay=30.0 if r['messages'][0]['content'] == 'hang' else 0)) as server:
+  with ScriptedEndpoint(lambda r: Play('x', delay=300.0 if r['messages'][0]['content'] == 'hang' else 0)) as server:
     assert asyncio.run(cancel_one(model(server, concurrency=1))) == ('x', True)
 
 
 def test_equal_questions_at_once_share_one_request_and_survive_the_one_that_leaves():
   async def three(chat):
     asks = [asyncio.create_task(ask(chat)) for _ in range(3)]
-    while not server.live:
+    while not server.requests:
       await asyncio.sleep(0.005)
     asks[0].cancel()
+    left.set()
     found = await asyncio.gather(*asks, return_exceptions=True)
     await chat.close()
     return found
 
-  with ScriptedEndpoint(Play('one', delay=0.1)) as server:
+  def once_the_first_has_left(_):
+    left.wait(300)
+    return 'one'
+
+  left = threading.Event()
+  with ScriptedEndpoint(once_the_first_has_left) as server:
     chat = model(server)
     found = asyncio.run(three(chat))
   assert isinstance(found[0], asyncio.CancelledError) and found[1:] == ['one', 'one'] and len(server.requests) == 1
@@ -382,6 +422,9 @@ def test_probe_refuses_what_cannot_be_used_and_takes_any_reply(tmp_path):
     assert server.requests[0]['max_tokens'] == 16 and not list(tmp_path.iterdir())
   with ScriptedEndpoint(Play(status=404)) as server, pytest.raises(ConfigError, match='check base_url'):
     asyncio.run(model(server).probe())
-  with pytest.raises(ConfigError, match='no connection'):  # the server is gone
-    asyncio.run(model(server).probe())
+  with socket.socket() as nobody:  # has a port and does not listen
+    nobody.bind(('127.0.0.1', 0))
+    absent = f'http://127.0.0.1:{nobody.getsockname()[1]}/v1'
+    with pytest.raises(ConfigError, match='no connection'):
+      asyncio.run(model(server, base_url=absent).probe())
   asyncio.run(model(None, Answers(tmp_path), replay=True).probe())
