@@ -8,7 +8,7 @@ from slca_jax.data.filters import Fault, fault_of
 from slca_jax.data.formats.row import Row, dialogue_of
 from slca_jax.data.ledger import Entry, hashed
 from slca_jax.data.likeness import opening, shingles
-from slca_jax.data.samples import has_history, prompt_length, samples_of
+from slca_jax.data.samples import has_history, prompt_length, samples_of, teaches
 from slca_jax.data.settings import Preparation
 from slca_jax.data.tasks import dialogue_to_json, task_to_json
 from slca_jax.dialogue import Dialogue, Task
@@ -37,6 +37,8 @@ def _dialogue_entry(row: Row, dialogue: Dialogue, settings: Preparation) -> Entr
   context = prompt_length(dialogue)
   if not context or dialogue.messages[context - 1].role not in ('user', 'tool'):
     return Fault('no_question', 'the assistant does not answer the user or a tool')
+  if not teaches(dialogue.messages[context:]):
+    return Fault('nothing_learned', 'every message of the assistant is marked as context')
   samples = samples_of(dialogue, first=settings.decompose_from)
   several = not samples or samples[0].decomposed
   return _entry(row, dialogue_to_json(dialogue), dialogue, several, True, len(samples))

@@ -167,10 +167,15 @@ def candidates(
     neighbours: of the anchors of all tasks, for hard distractors; None draws them at random.
 
   Raises:
-    Unfit: gold is not known, not among the task's tools or more than `size`, or the pool has too few other tools.
+    Unfit: the task lives in a world, whose tools nobody else can add to; gold is not known, not among the task's tools
+      or more than `size`; or the pool has too few other tools.
   """
   if size == 0:
     return task.tools, 0
+  if task.blueprint:
+    raise Unfit(
+      'blueprint', f'task {task.id} lives in the world {task.blueprint!r}, which executes no tools but its own'
+    )
   gold = _gold(task)
   if len(gold) > size:
     raise Unfit('gold_over_k', f'task {task.id} has {len(gold)} gold tools, which do not fit into K = {size}')

@@ -81,10 +81,12 @@ def run(config: KSweepConfig, *, measure: Callable[[Task], int], embed: Embed | 
     embed: texts to vectors, a row each; None only if no strategy is hard.
 
   Raises:
-    DataError: tasks or a pool that cannot be read, or a K that the pool cannot fill for any task.
+    DataError: tasks or a pool that cannot be read, a K that the pool cannot fill for any task, or none but tasks that
+      live in a world.
   """
   tasks = read_tasks(config.input)
   pool = gather(_tools(tasks, filter(None, config.pool.split(','))), twins=config.rules.twins)
+  _check_worlds(tasks, config)
   most, own = max(config.sizes), max((len(task.tools) for task in tasks), default=0)
   if not tasks or most > max(len(pool.tools), own):
     raise DataError(
@@ -140,6 +142,17 @@ def report(tallies: Sequence[Tally], about: Mapping[str, Any], *, limit: int) ->
       if any(told.values()):
         lines += ['', f'{title}: ' + '; '.join(f'K = {size}: {text}' for size, text in told.items() if text) + '.']
   return '\n'.join(lines) + '\n'
+
+
+def _check_worlds(tasks: Sequence[Task], config: KSweepConfig) -> None:
+  """Warns of tasks whose tools belong to a world, and refuses a sweep that would hold no others."""
+  worlds = sum(task.blueprint is not None for task in tasks)
+  if not worlds or not any(config.sizes):
+    return
+  told = f'{config.input}: {worlds} of {len(tasks)} tasks name a blueprint, whose world executes no tools but its own'
+  if worlds == len(tasks):
+    raise DataError(f'{told}; take tasks without one, or the size 0 alone, which leaves tasks as they are')
+  logging.warning('%s; they are skipped at every K but 0', told)
 
 
 def _tools(tasks: Sequence[Task], sources: Iterable[str]) -> Iterator[Tool]:

@@ -25,7 +25,7 @@ def samples_of(dialogue: Dialogue, *, first: int = 2) -> list[Sample]:
   """The samples of a dialogue: itself if it has one turn, else its tool-calling turns from the `first` of them on.
 
   Earlier turns become context. What was cut from a dialogue before, with its history as context, is one turn. With 0
-  for `first`, every dialogue is one sample.
+  for `first`, every dialogue is one sample. Turns of which nothing is to be learned are context alone.
 
   SLCA-GRPO (arXiv:2609.29050), C.1.
   """
@@ -37,7 +37,16 @@ def samples_of(dialogue: Dialogue, *, first: int = 2) -> list[Sample]:
   borders = [start, *later, len(messages) + 1]
   spans = [(context, after - 1) for context, after in itertools.pairwise(borders)]
   calling = [span for span in spans if any(message.calls for message in messages[slice(*span)])]
-  return [Sample(context, end, _turn(messages, context), True) for context, end in calling[first - 1 :]]
+  return [
+    Sample(context, end, _turn(messages, context), True)
+    for context, end in calling[first - 1 :]
+    if teaches(messages[context:end])
+  ]
+
+
+def teaches(messages: Sequence[Message]) -> bool:
+  """Whether anything that the assistant says is to be learned."""
+  return any(message.role == 'assistant' and message.learn for message in messages)
 
 
 def prompt_length(dialogue: Dialogue) -> int:

@@ -241,21 +241,43 @@ def test_words_before_a_call_join_it_and_a_greeting_is_no_target():
   assert row.dialogue.messages[2] == Message('assistant', 'Looking.', (EAST,))
 
 
+def weighted(*weights):
+  said = [{'role': 'assistant', 'content': f'Words {index}.', 'weight': one} for index, one in enumerate(weights)]
+  return with_messages(*(message for one in said for message in (USER, one)))
+
+
+def test_messages_of_weight_zero_are_context():
+  calls = {**calling(CALL), 'weight': 0}
+  row = one(with_messages(USER, calls, {'role': 'tool', 'content': '1', 'weight': 0}, END))
+  assert [message.learn for message in row.dialogue.messages] == [True, False, True, True]
+  row = one(weighted(0, 1, None, 1.0, 0.0))
+  assert [message.learn for message in row.dialogue.messages[1::2]] == [False, True, True, True, False]
+  assert dialogue_from_json(dialogue_to_json(row.dialogue)) == row.dialogue
+  tagged = {'role': 'assistant', 'content': '<tool_call>\n{"name": "f"}\n</tool_call>', 'weight': 0}
+  row = one(with_messages(USER, tagged, {'role': 'tool', 'content': '1'}, END))
+  assert row.dialogue.messages[1] == Message('assistant', '', (ToolCall('f', {}),), learn=False)
+
+
+@pytest.mark.parametrize('weight', [0.5, -1, 2, '0', True, [0], float('nan')])
+def test_other_weights_are_refused(weight):
+  assert fault(weighted(weight)) == 'weight'
+
+
+def test_a_turn_is_learned_as_a_whole_or_not_at_all():
+  looking = {'role': 'assistant', 'content': 'Looking.', 'weight': 0}
+  rest = ({'role': 'tool', 'content': '1'}, END)
+  assert fault(with_messages(USER, looking, calling(CALL), *rest)) == 'weight'
+  row = one(with_messages(USER, looking, {**calling(CALL), 'weight': 0}, *rest))
+  assert row.dialogue.messages[1] == Message('assistant', 'Looking.', (EAST,), learn=False)
+
+
 def test_nulls_stay_where_they_were_written_and_go_where_arrow_filled_them():
   def arguments(given):
     messages = [USER, calling({'name': 'humidity', 'arguments': given}), {'role': 'tool', 'content': '1'}, END]
     return one(with_messages(*messages)).dialogue.messages[1].calls[0].arguments
 
   assert arguments({'bed': 'east', 'hour': None}) == {'bed': 'east', 'hour': None}  # the schema allows it
-  assert (
-    arguments({'bed': 'east', 'depth': 1, 'wind': None})
-    == {
-      'bed': 'east',
-      'depth': 1,
-      'wind': None,
-    }
-    or True
-  )
+  assert arguments({'bed': 'east', 'depth': 1, 'wind': None}) == {'bed': 'east', 'depth': 1}  # no such parameter
   assert arguments('{"bed": null}') == {'bed': None}  # a string is never filled
   assert arguments({'bed': None, 'hour': 3}) == {'hour': 3}  # not allowed: a filling
 

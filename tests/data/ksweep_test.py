@@ -1,6 +1,7 @@
 """Candidate sets: what always stays, what is added, what is skipped, and that nothing depends on anything else."""
 
 import collections
+import dataclasses
 import importlib.util
 import itertools
 import json
@@ -182,6 +183,7 @@ def test_a_pool_tool_of_an_own_tools_name_is_no_distractor():
     (task('a b', 'a z'), 4, 'gold_missing'),
     (task('a b', '', meta={GOLD: UNKNOWN}), 4, 'gold_unknown'),
     (task('a b', 'a'), 43, 'pool_short'),
+    (task('a b', 'a', blueprint='garden'), 4, 'blueprint'),
   ],
 )
 def test_a_task_without_such_a_set_is_skipped_with_the_reason(asked, size, reason):
@@ -262,6 +264,20 @@ def test_a_pool_too_small_for_every_task_and_a_missing_embedder_are_refused_befo
   with pytest.raises(DataError, match='need an embedding model'):
     run(build(KSweepConfig, {**files, 'sizes': (4,)}), measure=len)
   assert not (tmp_path / 'o').exists()
+
+
+def test_tasks_of_worlds_are_told_of_and_a_sweep_of_nothing_else_is_refused(files, tmp_path, caplog):
+  worlds = [task('find', 'find', f'w{i}', blueprint='garden') for i in range(3)]
+  write_tasks([*worlds, *(task('find sell', 'find', f't{i}') for i in range(2))], tmp_path / 'tasks.jsonl')
+  config = build(KSweepConfig, {**files, 'sizes': (0, 3), 'strategies': ('random',)})
+  text = run(config, measure=lambda _: 1)
+  assert 'tasks.jsonl: 3 of 5 tasks name a blueprint' in caplog.text and 'K = 3: 3 blueprint' in text
+  assert read_tasks(tmp_path / 'o' / 'random_k0.jsonl')[:3] == worlds
+  assert [one.id for one in read_tasks(tmp_path / 'o' / 'random_k3.jsonl')] == ['t0', 't1']
+  write_tasks(worlds, tmp_path / 'tasks.jsonl')
+  with pytest.raises(DataError, match='3 of 3 tasks name a blueprint, whose world executes no tools but its own; take'):
+    run(config, measure=lambda _: 1)
+  run(dataclasses.replace(config, sizes=(0,)), measure=lambda _: 1)
 
 
 @pytest.mark.parametrize(('argument', 'strategies'), [((), ('random', 'hard')), (('hard',), ('hard',))])

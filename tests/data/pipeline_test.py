@@ -179,6 +179,24 @@ def test_rows_of_one_dialogue_stay_together(tmp_path):
   assert report['heldout']['set_aside'] == 10
 
 
+def test_turns_of_weight_zero_are_context_and_rows_of_nothing_else_are_dropped(tmp_path):
+  rows = [row(number, turns=3) for number in range(4)]
+  for number, turns in enumerate(((), (1,), (1, 2), (0, 1, 2))):  # which turns of each row are context
+    turn = -1
+    for message in rows[number]['messages']:
+      turn += message['role'] == 'user'
+      if message['role'] == 'assistant' and turn in turns:
+        message['weight'] = 0
+  write(tmp_path / 'in.jsonl', rows)
+  nothing = Portion(0)
+  report = prepare(settings(tmp_path / 'in.jsonl', tmp_path / 'o', heldout=nothing, sft=Portion(-1), rl=nothing))
+  assert report['filter']['dropped'] == {'nothing_learned': 1}
+  assert report['decompose'] == {'rows': 3, 'no_later_tool_turn': 1, 'single': 0, 'decomposed': 3}
+  made = read_dialogues(tmp_path / 'o' / 'dialogues_train.jsonl')
+  assert sorted(one.id for one in made) == ['d0/turn-2', 'd0/turn-3', 'd1/turn-3']
+  assert all(message.learn for one in made for message in one.messages[one.context :])
+
+
 def repeated_questions():
   """Each question is asked twice, the second time with another last word and other keys."""
   rows = [row(n) for n in range(30)]

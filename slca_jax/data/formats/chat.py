@@ -78,11 +78,12 @@ def _said(record: Any, tools: Mapping[str, Tool]) -> Iterator[_Said]:
   role = _ROLES.get(record['role'], record['role'])
   content = record.get('content')
   if role in _CALLS:
-    yield _Said(Message('assistant', '', calls_of(content, tools)))
+    yield _Said(Message('assistant', '', calls_of(content, tools), _is_learned(record)))
   elif role == 'assistant':
     calls, ids = _calls(record, tools)
     text = _reasoned(record) + text_of(content)
-    yield _Said(Message('assistant', text, calls) if calls else spoken(text, tools), ids)
+    message = Message('assistant', text, calls) if calls else spoken(text, tools)
+    yield _Said(message if _is_learned(record) else dataclasses.replace(message, learn=False), ids)
   elif role == 'tool':
     name = record.get('name')
     yield _Said(
@@ -108,6 +109,14 @@ def _calls(record: Mapping[str, Any], tools: Mapping[str, Tool]) -> tuple[tuple[
 def _reasoned(record: Mapping[str, Any]) -> str:
   reasoning = record.get('reasoning_content')
   return f'<think>\n{reasoning}\n</think>\n\n' if isinstance(reasoning, str) and reasoning else ''
+
+
+def _is_learned(record: Mapping[str, Any]) -> bool:
+  """By OpenAI's `weight` of an assistant's message: 0 keeps it as context, 1 or none teaches it."""
+  weight = record.get('weight')
+  if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
+    raise BadRow('weight', f'the weight of a message is {shown(weight)}; it is 0 (context) or 1 (learned)')
+  return weight != 0
 
 
 def _paired(said: Sequence[_Said]) -> Iterator[Message]:

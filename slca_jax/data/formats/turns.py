@@ -45,7 +45,8 @@ def arrange(messages: Sequence[Message], *, joint: bool = False) -> tuple[Messag
   """The messages with neighbours by the assistant merged: prose and calls, and calls that were written one by one.
 
   Raises:
-    BadRow: calls without results in the middle, results without calls, or another number of them than of calls.
+    BadRow: calls without results in the middle, results without calls, or another number of them than of calls; a turn
+      of which a part alone is to be learned.
   """
   out: list[Message] = []
   for message in messages:
@@ -60,6 +61,8 @@ def arrange(messages: Sequence[Message], *, joint: bool = False) -> tuple[Messag
 def _merged(before: Message, after: Message) -> Message:
   if before.calls and (after.content or not after.calls):
     raise BadRow('results', f'{before.calls[0].name!r} was called and has no result before the next words')
+  if before.learn != after.learn:
+    raise BadRow('weight', 'one message of a turn is to be learned and another is not; a turn is learned as a whole')
   content = '\n\n'.join(filter(None, (before.content, after.content)))
   return dataclasses.replace(before, content=content, calls=before.calls + after.calls)
 
