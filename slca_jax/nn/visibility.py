@@ -46,10 +46,10 @@ class _Range(NamedTuple):
     return cls(jnp.where(counts, x, _FAR).min(-1), jnp.where(counts, x, -1).max(-1))
 
 
-def visits(q_ids: Ids, k_ids: Ids) -> Visits:
-  """Which key blocks each query block has to look at, from the range of ids in each block alone.
+def visible_blocks(q_ids: Ids, k_ids: Ids) -> jax.Array:
+  """visible_BIJ: whether a block of queries has to look at a block of keys, from the range of ids in each alone.
 
-  A superset of the truth: a visited pair may show nothing, a skipped one never hides anything. It is tight where a row
+  A superset of the truth: a visible pair may show nothing, a hidden one never hides anything. It is tight where a row
   lists its prompts and rollouts in rising order, and it costs (T/U)² instead of T².
 
   Args:
@@ -59,8 +59,20 @@ def visits(q_ids: Ids, k_ids: Ids) -> Visits:
   stem_BJ = ((k_ids.prompt >= 0) & (k_ids.rollout < 0)).any(-1)
   visible_BIJ = _meets(q['rollout'], k['rollout']) | stem_BJ[:, None]
   visible_BIJ &= _meets(q['prompt'], k['prompt'])
-  visible_BIJ &= k['position'].low[:, None] <= q['position'].high[..., None]
+  return visible_BIJ & (k['position'].low[:, None] <= q['position'].high[..., None])
+
+
+def visits(q_ids: Ids, k_ids: Ids) -> Visits:
+  """The key blocks that each block of queries visits, those of `visible_blocks`, in rising order."""
+  visible_BIJ = visible_blocks(q_ids, k_ids)
   return Visits(jnp.argsort(~visible_BIJ, axis=-1, stable=True), visible_BIJ.sum(-1))
+
+
+def cut(x: jax.Array, size: int, fill: float = 0) -> jax.Array:
+  """B, T, … as B, blocks, size, …; the last block is filled up."""
+  short = -x.shape[1] % size
+  x = jnp.pad(x, ((0, 0), (0, short), *[(0, 0)] * (x.ndim - 2)), constant_values=fill)
+  return x.reshape(x.shape[0], -1, size, *x.shape[2:])
 
 
 def _counts(ids, name):
