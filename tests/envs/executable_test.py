@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import pytest
+from fakes import run_leaping
 
 from slca_jax.dialogue import Observation, Task, ToolCall
 from slca_jax.envs.executable import Executable, World, executable_opener, fresh
@@ -125,20 +126,27 @@ def test_a_closed_world_is_dead(world):
 
 
 def test_a_hung_write_cannot_reach_the_database_afterwards():
-  release, wrote = threading.Event(), threading.Event()
+  release, wrote, loop = threading.Event(), threading.Event(), None
 
   def hang(database) -> str:
+    loop.leap_soon(300.0)
     release.wait()
     database['owned']['late'] = 1
     wrote.set()
     return 'late'
 
   tools = (tool_from_function(hang, writes=True), *TOOLS)
-  environment = Executable(World(tools, {'hang': hang, **TABLE}), DATABASE, limits=CallLimits(deadline=0.5))
-  seen = step(environment, ('hang', {}), ('buy', {'ticker': 'AAPL'}))
+  environment = Executable(World(tools, {'hang': hang, **TABLE}), DATABASE, limits=CallLimits(deadline=300.0))
+
+  async def scene():
+    nonlocal loop
+    loop = asyncio.get_running_loop()
+    return await environment.step([ToolCall('hang', {}), ToolCall('buy', {'ticker': 'AAPL'})])
+
+  seen = run_leaping(scene())
   assert [one.ok for one in seen] == [False, True]
   release.set()
-  assert wrote.wait(5)
+  assert wrote.wait(300)
   assert environment.database['owned'] == {'AAPL': 1}
 
 

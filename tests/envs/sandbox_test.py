@@ -120,7 +120,7 @@ def sandbox():
 def run(sandbox):
   """The observation of a call of `act` in unchecked code."""
 
-  def run(source, *, deadline=20.0):
+  def run(source, *, deadline=300.0):
     async def call():
       world = Sandboxed(
         [TOOL], Code(textwrap.dedent(source), '{"n": 1}'), sandbox, limits=CallLimits(deadline=deadline)
@@ -142,14 +142,15 @@ def real(name):
     if kind.__name__ == '_wrap_close':
       return kind.__init__.__globals__['__builtins__']['__import__'](name)
 """
+ESCAPED = f'/tmp/escaped_{os.getpid()}'
 CONTAINED = {
   'reads a file': 'real("io").open("/etc/passwd").read()',
   'reads the project': 'real("io").open(real("slca_jax.envs.confined.nursery").__file__).read()',
   'lists the root': 'real("os").listdir("/")',
-  'writes a file': 'real("os").open("/tmp/escaped", 65)',
+  'writes a file': 'real("os").open(ESCAPED, 65)',
   'deletes a file': 'real("os").unlink(VICTIM)',
   'renames a file': 'real("os").rename(VICTIM, VICTIM + "2")',
-  'makes a folder': 'real("os").mkdir("/tmp/escaped")',
+  'makes a folder': 'real("os").mkdir(ESCAPED)',
   'changes rights': 'real("os").chmod(VICTIM, 0)',
   'forks': 'real("os").fork()',
   'runs a program': 'real("os").execv("/bin/sh", ["sh", "-c", "true"])',
@@ -187,10 +188,11 @@ def test_the_kernel_contains_code_that_got_past_the_check(name, run, sandbox, tm
   victim.write_text('whole')
   os.chmod(tmp_path, 0o777)
   action = CONTAINED[name].replace('VICTIM', repr(str(victim))).replace('TRAINER', str(os.getpid()))
+  action = action.replace('ESCAPED', repr(ESCAPED))
   seen = run(f'{OUT}\ndef act(db):\n  return str({action})\n')
   assert not seen.ok, seen.content
   assert victim.read_text() == 'whole'
-  assert not os.path.exists('/tmp/escaped')
+  assert not os.path.exists(ESCAPED)
 
 
 def test_the_way_out_of_python_that_these_tests_take_is_open(run):
@@ -276,7 +278,8 @@ def test_cpu_time_is_bounded_without_a_deadline():
   sandbox = Sandbox(SandboxSettings(least='limits', cpu_seconds=1))
 
   async def call():
-    world = Sandboxed([TOOL], Code('def act(db):\n  while True:\n    pass', '{}'), sandbox)
+    source, patient = 'def act(db):\n  while True:\n    pass', CallLimits(deadline=300.0)
+    world = Sandboxed([TOOL], Code(source, '{}'), sandbox, limits=patient)
     return (await world.step([ToolCall('act', {})]))[0].content
 
   assert 'limits on memory and CPU time' in asyncio.run(call())

@@ -60,6 +60,7 @@ def spoil(db, how: str) -> str:
 
 
 TOOLS = tuple(tool_from_function(function) for function in (book, draw, spoil))
+PATIENT, HASTY = CallLimits(deadline=300.0), CallLimits(deadline=0.3)
 DATABASE = {'hotels': {'H1': {'price': 90}, 'H2': {'price': 70}}, 'bookings': {}}
 
 
@@ -76,7 +77,7 @@ def world(sandbox):
 
   def world(source=SOURCE, database=DATABASE):
     code = Code(source, json.dumps(database))
-    opened.append(Sandboxed(TOOLS, code, sandbox, limits=CallLimits(deadline=2.0)))
+    opened.append(Sandboxed(TOOLS, code, sandbox, limits=PATIENT))
     return opened[-1]
 
   yield world
@@ -86,6 +87,14 @@ def world(sandbox):
 
 def called(environment, name, **arguments):
   return environment.step([ToolCall(name, arguments)])
+
+
+async def hung(environment):
+  """The observation of a call that hangs: only for that one is there little patience."""
+  environment._limits = HASTY
+  [seen] = await called(environment, 'spoil', how='hang')
+  environment._limits = PATIENT
+  return seen
 
 
 def test_every_rollout_has_its_own_world(world):
@@ -127,8 +136,8 @@ def test_a_call_that_hangs_changes_nothing(world):
   async def law():
     one, other = world(), world()
     before = await called(one, 'book', hotel='H1')
-    [seen] = await called(one, 'spoil', how='hang')
-    assert not seen.ok and '2 seconds' in seen.content
+    seen = await hung(one)
+    assert not seen.ok and '0.3 seconds' in seen.content
     after = await called(one, 'book', hotel='H1')
     assert before != after and after[0].ok
     assert [before, after] == await replay(other, ((ToolCall('book', {'hotel': 'H1'}),),) * 2)
@@ -143,7 +152,7 @@ def test_a_world_that_does_not_replay_ends_the_rollout(world):
     one = world(address + 'def spoil(db, how):\n  while True:\n    pass\n')
     first = [(await called(one, 'draw'))[0].content for _ in range(3)]
     one._made[0] = (one._made[0][0], hash(''))  # as if it had answered something else
-    await called(one, 'spoil', how='hang')
+    await hung(one)
     with pytest.raises(EnvironmentFailure, match='draw answers differently when replayed'):
       await called(one, 'draw')
     assert len(first) == 3

@@ -7,7 +7,7 @@ import json
 import threading
 
 import pytest
-from fakes import ScriptedEnvironment, ScriptedSampler, broken_engine
+from fakes import ScriptedEnvironment, ScriptedSampler, broken_engine, run_leaping
 
 from slca_jax.chat.template import Template
 from slca_jax.dialogue import Message, Scores, Status, Task, Tool, ToolCall
@@ -131,19 +131,41 @@ def test_huge_observation_is_cut_to_its_limit():
 
 
 def test_tools_that_raise_hang_and_flood_are_answers_in_order_and_counted():
-  release = threading.Event()
+  release, everyone, others, loop = threading.Event(), threading.Barrier(4), [], None
+
+  def beside(function):
+    def work(db):
+      others.append(threading.current_thread())
+      everyone.wait(300)
+      return function(db)
+
+    return work
+
+  def hang(db):
+    everyone.wait(300)
+    for thread in others:
+      thread.join()
+    loop.leap_soon(300.0)  # the deadline passes once the others are answered
+    release.wait()
+
   functions = {
-    'hang': lambda db: release.wait(),
-    'raise': lambda db: db['no such table'],
-    'flood': lambda db: 'x' * 10_000_000,
-    'fine': lambda db: 'sunny',
+    'hang': hang,
+    'raise': beside(lambda db: db['no such table']),
+    'flood': beside(lambda db: 'x' * 10_000_000),
+    'fine': beside(lambda db: 'sunny'),
   }
   tools = tuple(Tool(name, '', {}) for name in functions)
-  open_world = executable_opener(World(tools, functions), limits=CallLimits(deadline=0.3))
+  open_world = executable_opener(World(tools, functions), limits=CallLimits(deadline=300.0))
   task = dataclasses.replace(TASK, tools=tools, meta={'database': {}})
   text = '\n'.join(f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>' for name in functions)
   world = Rollouts(ScriptedSampler(says(text + END, 'Sunny.' + END)), TEMPLATE, open_world, Limits(), Decoding())
-  trajectory = asyncio.run(run(task, 0, 0, world, seed='0'))
+
+  async def scene():
+    nonlocal loop
+    loop = asyncio.get_running_loop()
+    return await run(task, 0, 0, world, seed='0')
+
+  trajectory = run_leaping(scene())
   release.set()
   assert trajectory.status is Status.FINISHED and trajectory.answer == 'Sunny.'
   assert [seen.ok for seen in trajectory.observations] == [False, False, True, True]
@@ -174,7 +196,8 @@ def test_call_that_was_cut_off_is_counted():
 def test_broken_environment_fails_its_rollout_and_is_closed(fate, error):
   environment = ScriptedEnvironment(lambda call: '', fate=fate)
   script = says(f'{block("BAKO")}\n{block("CIRU")}{END}')
-  trajectory, sampler, _ = roll(script, environment=environment, limits=Limits(step_seconds=0.05))
+  limits = Limits(step_seconds=0.05) if fate == 'hang' else Limits()
+  trajectory, sampler, _ = roll(script, environment=environment, limits=limits)
   assert trajectory.status is Status.FAILED and error in trajectory.error
   assert len(trajectory.turns) == 1 and environment.closed == 1 and len(sampler.released) == 1
 
@@ -201,7 +224,7 @@ def test_step_that_ignores_its_cancellation_does_not_hold_the_rollout():
   world = Rollouts(sampler, TEMPLATE, lambda t, s: environment, Limits(step_seconds=0.05), Decoding())
 
   async def scene():
-    trajectory = await asyncio.wait_for(run(TASK, 0, 0, world, seed='0'), 30)
+    trajectory = await asyncio.wait_for(run(TASK, 0, 0, world, seed='0'), 300)
     environment._fate = ''  # or the loop would wait for the step at its end
     return trajectory
 
