@@ -9,7 +9,6 @@ import pathlib
 import socket
 import struct
 import threading
-import time
 from collections import deque
 from typing import Any
 
@@ -34,13 +33,14 @@ class StandIn:
     faults: path -> faults of its next answers: a status, 'reset', 'garbage', 'html', 'miscount', 'hang', or a dict with
       `status` and `headers`.
     calls: (path, body, headers) of everything it was asked.
-    pace: seconds per token.
+    hold: requests wait after this many tokens, until `let_go`; None holds nobody.
+    held: ids of the requests that wait there.
   """
 
-  def __init__(self, *, context: int = 256, pace: float = 0.0, version: str = 'default'):
+  def __init__(self, *, context: int = 256, hold: int | None = None, version: str = 'default'):
     self.faults: dict[str, deque] = {}
     self.calls: list[tuple[str, Any, dict[str, str]]] = []
-    self.pace, self.context = pace, context
+    self.hold, self.held, self.context = hold, set(), context
     self.busy = self.most_busy = 0
     self.change = threading.Condition()
     self.port = 0
@@ -89,6 +89,12 @@ class StandIn:
     """Orders faults for the next answers of a path."""
     self.faults.setdefault(path, deque()).extend(faults)
 
+  def let_go(self) -> None:
+    """Holds nobody any more."""
+    with self.change:
+      self.hold = None
+      self.change.notify_all()
+
   # What follows runs in the threads of its connections.
 
   def generate(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +103,11 @@ class StandIn:
     last, drawn, spans, finish = body['input_ids'][-1], [], [], {'type': 'length', 'length': 0}
     while len(drawn) < sampling['max_new_tokens']:
       with self.change:
-        self.change.wait_for(lambda: not self.paused or self.dead or self._hit(rid))
+        if len(drawn) == self.hold:
+          self.held.add(rid)
+        may_go = lambda: not self.paused and len(drawn) != self.hold
+        self.change.wait_for(lambda: may_go() or self.dead or self._hit(rid))
+        self.held.discard(rid)
         if self.dead:
           raise ConnectionError
         if self._hit(rid):
@@ -111,7 +121,6 @@ class StandIn:
       if last in sampling['stop_token_ids']:
         finish = {'type': 'stop', 'matched': last}
         break
-      time.sleep(self.pace)
     meta = {'id': rid, 'finish_reason': finish, 'completion_tokens': len(drawn), 'output_token_logprobs': drawn}
     return {'text': '', 'meta_info': meta | {'weight_version': self.version, 'weight_versions': spans}}
 
@@ -214,7 +223,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     try:
       status, out = owner.answer(self.path, body)
     finally:
-      owner.busy -= self.path == '/generate'
+      with owner.change:
+        owner.busy -= self.path == '/generate'
       owner.running.discard(body.get('rid'))
     if fault == 'miscount':
       out['meta_info']['output_token_logprobs'] *= 2

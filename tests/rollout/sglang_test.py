@@ -13,7 +13,8 @@ from slca_jax.rollout.settings import SGLangServers
 from slca_jax.rollout.sglang import SGLangSampler
 from slca_jax.rollout.wire import Trouble
 
-QUICK = {'backoff_seconds': 0.01, 'probe_seconds': 0.02, 'outage_seconds': 20.0, 'request_seconds': 30.0}
+QUICK = {'backoff_seconds': 0.01, 'probe_seconds': 0.02}
+PATIENT = {'outage_seconds': 300.0, 'request_seconds': 300.0, 'connect_seconds': 300.0}
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def servers():
 
 def sampler(tmp_path, *stand_ins, run='r', vocab=100, context=0, needed=0, save=save, **settings):
   urls = ','.join(server.url for server in stand_ins)
-  options = SGLangServers(urls=urls, **(QUICK | settings))
+  options = SGLangServers(urls=urls, **(QUICK | PATIENT | settings))
   return SGLangSampler(options, run=run, folder=tmp_path / run, save=save, vocab=vocab, context=context, needed=needed)
 
 
@@ -177,9 +178,17 @@ def test_no_request_outlives_its_deadline(tmp_path, servers, fault):
 
 
 def test_a_server_is_asked_for_no_more_than_it_can_do(tmp_path, servers):
-  server = servers(pace=0.003)
+  server = servers(hold=2)
   engine = sampler(tmp_path, server, concurrency=3)
-  found = served(engine, lambda: asyncio.gather(*[ask(engine, session=str(i)) for i in range(12)]))
+
+  async def body():
+    jobs = [asyncio.create_task(ask(engine, session=str(i))) for i in range(12)]
+    await until(lambda: len(server.held) == 3)
+    await asyncio.sleep(0.05)  # time for a fourth
+    server.let_go()
+    return await asyncio.gather(*jobs)
+
+  found = served(engine, body)
   assert [sample.tokens for sample in found] == [drawn(5, 5)] * 12
   assert server.most_busy == 3 == engine.concurrency
 
@@ -212,12 +221,12 @@ def test_a_released_session_makes_room_on_its_server(tmp_path, servers):
 
 
 def test_requests_of_a_dying_server_are_answered_by_another(tmp_path, servers):
-  dying, staying = servers(pace=0.02), servers(pace=0.001)
+  dying, staying = servers(hold=20), servers()
   engine = sampler(tmp_path, dying, staying)
 
   async def body():
     jobs = [asyncio.create_task(ask(engine, session=str(i), max_tokens=40)) for i in range(8)]
-    await until(lambda: dying.busy == 4)
+    await until(lambda: len(dying.held) == 4)
     dying.kill()
     return await asyncio.gather(*jobs), engine.numbers()
 
@@ -227,14 +236,14 @@ def test_requests_of_a_dying_server_are_answered_by_another(tmp_path, servers):
 
 
 def test_a_server_that_was_started_again_gets_the_weights_before_it_is_asked(tmp_path, servers):
-  server = servers(pace=0.02)
+  server = servers(hold=20)
   engine = sampler(tmp_path, server)
 
   async def body():
     jobs = [asyncio.create_task(ask(engine, session=str(i), max_tokens=40)) for i in range(4)]
-    await until(lambda: server.busy == 4)
+    await until(lambda: len(server.held) == 4)
     server.kill()
-    server.pace = 0.0
+    server.let_go()
     server.start()
     found = await asyncio.gather(*jobs)
     return found, server.version
@@ -314,12 +323,12 @@ def test_servers_that_start_late_are_waited_for(tmp_path, servers):
 
 
 def test_cancelling_aborts_the_request_on_its_server(tmp_path, servers):
-  server = servers(pace=0.02)
+  server = servers(hold=20)
   engine = sampler(tmp_path, server)
 
   async def body():
     job = asyncio.create_task(ask(engine, max_tokens=200))
-    await until(lambda: server.busy)
+    await until(lambda: server.held)
     job.cancel()
     with contextlib.suppress(asyncio.CancelledError):
       await job
@@ -331,42 +340,39 @@ def test_cancelling_aborts_the_request_on_its_server(tmp_path, servers):
 
 
 def test_releasing_a_running_session_keeps_what_it_has(tmp_path, servers):
-  server = servers(pace=0.01)
+  server = servers(hold=20)
   engine = sampler(tmp_path, server)
 
   async def body():
     job = asyncio.create_task(ask(engine, max_tokens=200))
-    await until(lambda: server.busy)
-    await asyncio.sleep(0.05)
+    await until(lambda: server.held)
     await engine.release('a')
     return await job
 
   sample = served(engine, body)
-  assert sample.finish == 'abort' and 0 < len(sample.tokens) < 200
-  assert sample.tokens == drawn(len(sample.tokens), 5)
+  assert sample.finish == 'abort' and sample.tokens == drawn(20, 5)
 
 
 @pytest.mark.parametrize('pause', ['retract', 'abort'])
 def test_a_running_request_says_which_weights_drew_what(tmp_path, servers, pause):
-  server = servers(pace=0.005)
+  server = servers(hold=20)
   engine = sampler(tmp_path, server, pause=pause)
 
   async def body():
     job = asyncio.create_task(ask(engine, max_tokens=60))
-    await until(lambda: server.busy)
-    await asyncio.sleep(0.05)
+    await until(lambda: server.held)
     await engine.publish(6, 2)
+    server.let_go()
     return await job, await ask(engine, session='b')
 
   sample, after = served(engine, body)
   assert after.versions == ((2, 5),) and after.tokens == drawn(5, 6)
-  before = sample.versions[0][1]
-  assert sample.tokens[:before] == drawn(before, 5)
+  assert sample.tokens[:20] == drawn(20, 5)
   if pause == 'abort':
-    assert sample.finish == 'abort' and sample.versions == ((1, before),) and before < 60
+    assert sample.finish == 'abort' and sample.versions == ((1, 20),)
   else:
-    assert sample.finish == 'length' and sample.versions == ((1, before), (2, 60 - before))
-    assert sample.tokens[before:] == drawn(60 - before, 6, sample.tokens[before - 1])
+    assert sample.finish == 'length' and sample.versions == ((1, 20), (2, 40))
+    assert sample.tokens[20:] == drawn(40, 6, sample.tokens[19])
 
 
 def test_weights_that_change_in_place_share_no_prefix_with_older_ones(tmp_path, servers):
@@ -532,15 +538,17 @@ def test_behind_a_router_requests_go_there_and_weights_to_the_servers(tmp_path, 
 
 
 def test_event_loops_may_follow_one_another(tmp_path, servers):
-  server = servers(pace=0.01)
+  server = servers(hold=20)
   engine = sampler(tmp_path, server)
 
   async def interrupted():
     await engine.publish(5, 1)
-    return asyncio.create_task(ask(engine, max_tokens=200))
+    job = asyncio.create_task(ask(engine, max_tokens=200))
+    await until(lambda: server.held)
+    return job
 
   asyncio.run(interrupted())
-  server.pace = 0.0
+  server.let_go()
   assert asyncio.run(ask(engine)).tokens == drawn(5, 5)
   assert len(server.paths('/update_weights_from_disk')) == 1
   asyncio.run(engine.close())
