@@ -5,15 +5,32 @@ import collections
 import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
 from slca_jax.config import require
 from slca_jax.dialogue import Status, Steps, Task, ToolCall, Trajectory
 from slca_jax.errors import EnvironmentFailure
+from slca_jax.rewards.judge import states
 from slca_jax.rewards.turns import turn_rewards
 from slca_jax.toolverse.history import calls_before
 from slca_jax.toolverse.inversion import Live, Open
 
-Solve = Callable[[Task, int], Awaitable[Trajectory]]  # (task, number of the attempt) -> the teacher's rollout
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attempt:
+  """A rollout of a teacher, and what it did to the world.
+
+  Attributes:
+    outputs: what the world answered to the calls that it accepted, uncut, in order.
+    changes: how the database differs from how it began; None if no call was made.
+  """
+
+  trajectory: Trajectory
+  outputs: tuple[str, ...] = ()
+  changes: list[dict[str, Any]] | None = None
+
+
+Solve = Callable[[Task, int], Awaitable[Attempt]]  # (task, number of the attempt) -> what the teacher did
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +55,10 @@ class Band:
       f'least is {self.least} and most {self.most}; they need 0 <= least <= most <= attempts = {self.attempts}',
     )
 
+  def __str__(self) -> str:
+    most = self.attempts if self.most is None else self.most
+    return f'{self.least} to {most} of {self.attempts} times'
+
   def keeps(self, passes: 'Passes') -> bool:
     """Whether the successes lie in the band. Attempts that broke count as not made, so fewer can succeed."""
     return passes.passed >= self.least and (self.most is None or passes.passed <= self.most)
@@ -45,7 +66,7 @@ class Band:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Passes:
-  """A teacher's attempts at a task: how many had every golden turn right, and how many could be scored."""
+  """A teacher's attempts at a task: how many succeeded, and how many could be scored."""
 
   passed: int
   scored: int
@@ -78,7 +99,7 @@ def replay_fault(task: Task, open_world: Open, *, any_order: bool = True) -> str
 
 
 async def teacher_rate(
-  task: Task, solve: Solve, *, attempts: int = 8, passes: Callable[[Trajectory], bool] | None = None
+  task: Task, solve: Solve, *, attempts: int = 8, passes: Callable[[Attempt], bool] | None = None
 ) -> Passes:
   """Pass@k of a teacher, whose attempts run concurrently.
 
@@ -87,13 +108,23 @@ async def teacher_rate(
   Args:
     solve: one rollout of the teacher in a fresh world.
     attempts: k.
-    passes: whether a rollout succeeded; every golden turn is covered, if not given.
+    passes: whether an attempt succeeded; `solved`, if not given.
 
   ToolVerse, teacher filter.
   """
-  rollouts = await asyncio.gather(*(solve(task, attempt) for attempt in range(attempts)))
-  scored = [rollout for rollout in rollouts if rollout.status is not Status.FAILED]
-  return Passes(sum((passes or full_trace)(rollout) for rollout in scored), len(scored))
+  made = await asyncio.gather(*(solve(task, attempt) for attempt in range(attempts)))
+  scored = [attempt for attempt in made if attempt.trajectory.status is not Status.FAILED]
+  return Passes(sum((passes or solved)(attempt) for attempt in scored), len(scored))
+
+
+def solved(attempt: Attempt) -> bool:
+  """Whether the world ends as the golden trace leaves it and has answered all that it answers there, in any order and
+  among other things, and the teacher's answer states the facts that the user asks for.
+  """
+  task, answer = attempt.trajectory.task, attempt.trajectory.answer or ''
+  wanted = collections.Counter(output for step in task.meta['outputs'] for output in step)
+  obtained = not wanted - collections.Counter(attempt.outputs)
+  return obtained and attempt.changes == task.meta['changes'] and all(states(answer, fact) for fact in task.facts)
 
 
 def full_trace(trajectory: Trajectory) -> bool:

@@ -18,8 +18,8 @@ from slca_jax.toolverse.fields import schema_leaves
 from slca_jax.toolverse.filters import at_most, distinct, replay_fault
 from slca_jax.toolverse.graph import Removal, ToolGraph, sanitise
 from slca_jax.toolverse.inference import Seen, Suggest, infer
-from slca_jax.toolverse.inversion import Broken, invert
-from slca_jax.toolverse.sampling import sample_cover
+from slca_jax.toolverse.inversion import Broken, Open, invert
+from slca_jax.toolverse.sampling import Sampled, sample_cover
 from slca_jax.toolverse.wording import Write
 from slca_jax.toolverse.world import Trial
 
@@ -98,7 +98,7 @@ def make_tasks(
 
   Args:
     suggest: proposes further edges of the graph.
-    write: words the questions; a template does where it is None.
+    write: words the questions of the tasks that are kept; a template does where it is None.
   """
   open_world = functools.partial(Trial, blueprint, sandbox=sandbox)
   # Equal values are a guess, which is taken only where a schema does not tell what a tool answers.
@@ -109,21 +109,41 @@ def make_tasks(
     graph, settings.samples, width=settings.width, shortest=settings.shortest, longest=settings.longest,
     seed=f'{settings.seed}/{blueprint.name}', chains=settings.chains,
   )  # fmt: skip
-  traced: list[Task] = []
-  broken: list[Broken] = []
-  for number, sample in enumerate(cover.samples):
-    turns = min(settings.turns, len(sample.stages))
-    made = invert(
-      blueprint.name, blueprint.tools, graph, sample.stages, open_world, seed=f'{settings.seed}/{number}', turns=turns,
-      write=write,
-    )  # fmt: skip
-    if isinstance(made, Broken):
-      broken.append(made)
-    else:
-      traced += made
+  made = [
+    _tasks_of(sample, number, graph, blueprint, settings, open_world) for number, sample in enumerate(cover.samples)
+  ]
+  broken = tuple(one for one in made if isinstance(one, Broken))
+  sample_of = {task.id: number for number, one in enumerate(made) if not isinstance(one, Broken) for task in one}
+  traced = tuple(task for one in made if not isinstance(one, Broken) for task in one)
   unlike = {task.id: fault for task in traced if (fault := _unlike(task, open_world, settings.replays))}
   kept = at_most(distinct(task for task in traced if task.id not in unlike), settings.most)
-  return MadeTasks(blueprint, graph, removed, tuple(traced), tuple(kept), cover.missed, tuple(broken), unlike)
+  if write is not None:  # only now: most of what is drawn is dropped, and a trace comes out the same again
+    numbers = dict.fromkeys(sample_of[task.id] for task in kept)
+    again = [_tasks_of(cover.samples[n], n, graph, blueprint, settings, open_world, write) for n in numbers]
+    worded = {task.id: task for one in again if not isinstance(one, Broken) for task in one}
+    kept = distinct(_same_trace(task, worded.get(task.id)) for task in kept)
+  return MadeTasks(blueprint, graph, removed, traced, tuple(kept), cover.missed, broken, unlike)
+
+
+def _tasks_of(
+  sample: Sampled,
+  number: int,
+  graph: ToolGraph,
+  blueprint: Blueprint,
+  settings: TaskSettings,
+  open_world: Open,
+  write: Write | None = None,
+) -> tuple[Task, ...] | Broken:
+  return invert(
+    blueprint.name, blueprint.tools, graph, sample.stages, open_world, seed=f'{settings.seed}/{number}',
+    turns=min(settings.turns, len(sample.stages)), write=write,
+  )  # fmt: skip
+
+
+def _same_trace(task: Task, worded: Task | None) -> Task:
+  """The task in other words, if it is the same otherwise."""
+  same = worded is not None and (worded.gold, worded.meta['outputs']) == (task.gold, task.meta['outputs'])
+  return worded if worded is not None and same else task
 
 
 def seen_in_tests(blueprint: Blueprint, *, sandbox: Sandbox | None = None) -> list[Seen]:
@@ -139,5 +159,5 @@ def seen_in_tests(blueprint: Blueprint, *, sandbox: Sandbox | None = None) -> li
   return seen
 
 
-def _unlike(task: Task, open_world: functools.partial, replays: int) -> str:
+def _unlike(task: Task, open_world: Open, replays: int) -> str:
   return next((fault for _ in range(replays) if (fault := replay_fault(task, open_world))), '')

@@ -64,14 +64,14 @@ Answer with one JSON object:
 "parameters": {{"type": "object", "properties": ..., "required": [...]}}, \
 "returns": ..., "writes": ...}}], "left_out": {{"tool name": "reason"}}}}
 
-{_block(shown)}""")
+{as_block(shown)}""")
 
 
 def ask_scene(name: str, tools: Sequence[Tool], *, records: int) -> Messages:
   """Step 2: the business behind the tools, and records that fit together."""
   return _messages(f"""These are the tools of "{name}":
 
-{_block([_shown(tool) for tool in tools])}
+{as_block([_shown(tool) for tool in tools])}
 
 Think of the business that they serve, and write its database: an object of tables, each an object of records by their \
 id. 3 to {max(3, records)} records per table, with plausible names, dates around January 2026, and different values. \
@@ -85,10 +85,10 @@ def ask_functions(tools: Sequence[Tool], scene: str, database: Mapping[str, Any]
   return _messages(f"""Scene: {scene}
 
 Tools:
-{_block([_shown(tool) for tool in tools])}
+{as_block([_shown(tool) for tool in tools])}
 
 Database:
-{_block(database)}
+{as_block(database)}
 
 Write the functions of all tools, by the rules. Answer with one block of Python code and nothing else.""")
 
@@ -96,10 +96,10 @@ Write the functions of all tools, by the rules. Answer with one block of Python 
 def ask_tests(tools: Sequence[Tool], database: Mapping[str, Any], source: str) -> Messages:
   """Step 4: tests that each tool passes on a fresh database."""
   return _messages(f"""Tools:
-{_block([_shown(tool) for tool in tools])}
+{as_block([_shown(tool) for tool in tools])}
 
 Database:
-{_block(database)}
+{as_block(database)}
 
 Functions:
 ```python
@@ -132,10 +132,10 @@ def ask_repair(
 {listed}
 
 Tools:
-{_block([_shown(tool) for tool in tools])}
+{as_block([_shown(tool) for tool in tools])}
 
 Database:
-{_block(database)}
+{as_block(database)}
 
 Functions:
 ```python
@@ -143,7 +143,7 @@ Functions:
 ```
 
 Tests:
-{_block(list(tests))}
+{as_block(list(tests))}
 
 Correct what is wrong: a function that does not do what its tool says, or a test that expects something false. Answer \
 with all functions in one block of Python code, or all tests in one block of JSON, or both.""")
@@ -151,7 +151,7 @@ with all functions in one block of Python code, or all tests in one block of JSO
 
 def read_schemas(reply: Reply) -> tuple[tuple[Tool, ...], dict[str, str]]:
   """(the rewritten tools, why others were left out)."""
-  value = _object(reply)
+  value = read_object(reply)
   raw = value.get('tools')
   if not isinstance(raw, list):
     raise Unreadable('the reply has no list of tools')
@@ -165,7 +165,7 @@ def read_schemas(reply: Reply) -> tuple[tuple[Tool, ...], dict[str, str]]:
 
 def read_scene(reply: Reply) -> tuple[str, dict[str, Any]]:
   """(the scene, the database)."""
-  value = _object(reply)
+  value = read_object(reply)
   database = value.get('database')
   if not isinstance(database, dict) or not database or not all(isinstance(t, dict | list) for t in database.values()):
     raise Unreadable('the reply has no database that is an object of tables')
@@ -236,7 +236,8 @@ def _shown(tool: Tool) -> dict[str, Any]:
   return shown | ({'returns': tool.returns} if tool.returns else {})
 
 
-def _block(value: Any) -> str:
+def as_block(value: Any) -> str:
+  """A value as a prompt shows it: a fenced block of JSON."""
   return f'```json\n{json.dumps(value, ensure_ascii=False, indent=1)}\n```'
 
 
@@ -274,7 +275,12 @@ def _nests_deeper(value: Any, limit: int) -> bool:
   return any(isinstance(one, dict | list) for one in level)
 
 
-def _object(reply: Reply) -> dict[str, Any]:
+def read_object(reply: Reply) -> dict[str, Any]:
+  """The JSON object in a reply, in a block or among other text.
+
+  Raises:
+    Unreadable: there is none, it was cut off, or it is too long or too deep.
+  """
   value = _json(reply)
   if not isinstance(value, dict):
     raise Unreadable(f'the reply is a {type(value).__name__}, not an object')

@@ -10,7 +10,17 @@ from travel import BOOK, CALENDAR, EVENT, EXPENSE, FUNCTIONS, GRAPH, OFFERED, Pl
 from slca_jax.dialogue import Parsed, Status, Tool, ToolCall, Trajectory, Turn
 from slca_jax.envs.executable import World, executable_opener
 from slca_jax.errors import ConfigError, EnvironmentFailure
-from slca_jax.toolverse.filters import Band, Passes, at_most, distinct, full_trace, replay_fault, teacher_rate
+from slca_jax.toolverse.filters import (
+  Attempt,
+  Band,
+  Passes,
+  at_most,
+  distinct,
+  full_trace,
+  replay_fault,
+  solved,
+  teacher_rate,
+)
 from slca_jax.toolverse.funnel import Row, markdown, of_tasks
 from slca_jax.toolverse.history import calls_before, resuming
 from slca_jax.toolverse.inversion import invert
@@ -76,7 +86,7 @@ def rollout(task, steps, status=Status.FINISHED):
   return Trajectory(task, 0, 0, (), tuple(turns), status)
 
 
-def test_a_teachers_passes_are_full_traces_and_broken_attempts_do_not_count():
+def test_a_teachers_passes_are_counted_and_broken_attempts_are_not():
   played = {
     0: rollout(TASK, TASK.gold),
     1: rollout(TASK, TASK.gold[:-1]),
@@ -87,19 +97,33 @@ def test_a_teachers_passes_are_full_traces_and_broken_attempts_do_not_count():
 
   async def solve(task, attempt):
     await asyncio.sleep(0)
-    return played[attempt]
+    return Attempt(played[attempt])
 
-  passes = asyncio.run(teacher_rate(TASK, solve, attempts=5))
+  by_trace = lambda attempt: full_trace(attempt.trajectory)
+  passes = asyncio.run(teacher_rate(TASK, solve, attempts=5, passes=by_trace))
   assert passes == Passes(3, 4) and passes.rate == 0.75
   assert [full_trace(played[i]) for i in (0, 1, 3, 4)] == [True, False, True, True]
-  assert asyncio.run(teacher_rate(TASK, solve, attempts=2, passes=lambda _: False)) == Passes(0, 2)
+  assert asyncio.run(teacher_rate(TASK, solve, attempts=2)) == Passes(0, 2)  # the world was never called
   assert Passes(0, 0).rate is None
+
+
+def test_a_task_is_solved_by_what_the_world_ends_as_answered_and_the_user_is_told():
+  outputs = tuple(output for step in TASK.meta['outputs'] for output in step)
+  changes = TASK.meta['changes']
+  told = dataclasses.replace(rollout(TASK, ()), turns=(Turn((), (), f'It is {TASK.facts[0]}.', Parsed()),))
+  assert TASK.facts and solved(Attempt(told, (*outputs[::-1], 'and more'), changes))
+  assert not solved(Attempt(told, outputs, changes[:-1])) and not solved(Attempt(told, outputs))
+  assert not solved(Attempt(told, outputs[1:], changes))
+  assert not solved(Attempt(rollout(TASK, ()), outputs, changes))  # the user learns nothing
+  silent = dataclasses.replace(told, task=dataclasses.replace(TASK, facts=()), turns=())
+  assert solved(Attempt(silent, outputs, changes))
 
 
 def test_the_band_says_which_difficulty_is_kept():
   kept = lambda band: [passed for passed in range(9) if band.keeps(Passes(passed, 8))]
   assert kept(Band()) == [1, 2, 3, 4, 5, 6, 7, 8]
   assert kept(Band(least=2, most=6)) == [2, 3, 4, 5, 6]
+  assert str(Band()) == '1 to 8 of 8 times' and str(Band(least=2, most=6)) == '2 to 6 of 8 times'
   with pytest.raises(ConfigError, match='least is 5 and most 3'):
     Band(least=5, most=3)
   with pytest.raises(ConfigError, match='attempts is 0'):
