@@ -105,8 +105,7 @@ class StandIn:
       with self.change:
         if len(drawn) == self.hold:
           self.held.add(rid)
-        may_go = lambda: not self.paused and len(drawn) != self.hold
-        self.change.wait_for(lambda: may_go() or self.dead or self._hit(rid))
+        self.change.wait_for(lambda: (not self.paused and len(drawn) != self.hold) or self.dead or self._hit(rid))
         self.held.discard(rid)
         if self.dead:
           raise ConnectionError
