@@ -17,13 +17,12 @@ from jax.sharding import PartitionSpec
 
 from slca_jax.nn import sharding
 from slca_jax.nn.config import Backend
-from slca_jax.nn.visibility import Ids, sees, visits
+from slca_jax.nn.visibility import Ids, sees, visible_blocks, walk
 
 # A masked score lies far below the running maximum's start, so it vanishes even in a block that has shown nothing yet.
 _MASKED, _LOWEST = -1e30, -1e20
 _BLOCK = 128
 _SHORT_BLOCK, _SHORT = 64, 256
-_CACHE_BLOCK = {'cpu': 128}
 _DENSE_UP_TO = {'cpu': 64, 'gpu': 512, 'tpu': 512}
 _dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
@@ -50,26 +49,6 @@ def attend(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, ids_BT: Ids,
   return _on_each_device(_blocks)(q_BTNH, k_BTKH, v_BTKH, ids_BT, ids_BT)
 
 
-def attend_cache(
-  q_BTNH: jax.Array, k_LBSKH: jax.Array, v_LBSKH: jax.Array, layer: jax.Array, position_BT: jax.Array
-) -> jax.Array:
-  """out_BTNH of queries at `position_BT` over the entries of one layer's cache up to there; 0 at a position of −1.
-
-  The cost grows with the greatest position, not with the size of the cache. What a row gets does not depend, not even
-  in its last bit, on how far the other rows are: a block that shows a row nothing leaves its sums as they are.
-  """
-  chex.assert_rank([q_BTNH, k_LBSKH, v_LBSKH], [4, 5, 5])
-  chex.assert_equal_shape([k_LBSKH, v_LBSKH])
-  if q_BTNH.shape[1] == 1:
-    return _single(q_BTNH, k_LBSKH, v_LBSKH, layer, position_BT)
-  k_BSKH, v_BSKH = k_LBSKH[layer].astype(q_BTNH.dtype), v_LBSKH[layer].astype(q_BTNH.dtype)
-  stem_BT = jnp.full_like(position_BT, -1)
-  slot_BS = jnp.broadcast_to(jnp.arange(k_BSKH.shape[1]), k_BSKH.shape[:2])
-  q_ids = Ids(jnp.minimum(position_BT, 0), stem_BT, position_BT)
-  k_ids = Ids(jnp.zeros_like(slot_BS), jnp.full_like(slot_BS, -1), slot_BS)
-  return _on_each_device(_blocks)(q_BTNH, k_BSKH, v_BSKH, q_ids, k_ids)
-
-
 def _dense(q_BTNH, k_BSKH, v_BSKH, mask_BTS):
   B, T, N, H = q_BTNH.shape
   S, K = k_BSKH.shape[1:3]
@@ -81,35 +60,6 @@ def _dense(q_BTNH, k_BSKH, v_BSKH, mask_BTS):
   out_BKMH = _dot('BKMS,BKSH->BKMH', probs_BKTGS.reshape(B, K, -1, S), v_BSKH.swapaxes(1, 2))
   out_BTNH = out_BKMH.reshape(B, K, T, -1, H).transpose(0, 2, 1, 3, 4).reshape(B, T, N, H)
   return jnp.where(mask_BTS.any(-1)[..., None, None], out_BTNH, 0).astype(q_BTNH.dtype)
-
-
-def _single(q_B1NH, k_LBSKH, v_LBSKH, layer, position_B1):
-  """One query per row, over blocks of the cache taken from where they lie."""
-  B, _, N, H = q_B1NH.shape
-  S, K = k_LBSKH.shape[2:4]
-  W = min(S, _CACHE_BLOCK.get(jax.default_backend(), 1024))
-  # All heads meet all key-value heads in one product, and what belongs to strangers is dropped at the end. Reading the
-  # cache is the cost here, so the extra arithmetic is free, and the cache need not be transposed.
-  own_NK = jnp.repeat(jnp.eye(K, dtype=q_B1NH.dtype), N // K, axis=0)
-  q_BNC = (q_B1NH[:, 0, :, None] * own_NK[..., None]).reshape(B, N, K * H)
-
-  def visit(j, carry):
-    start = jnp.minimum(j * W, S - W)
-    slot_W = start + jnp.arange(W)
-    # The last block is pulled back to end with the cache; what an earlier block showed is not shown again.
-    mask_BW = (slot_W <= position_B1) & (slot_W >= j * W)
-    k_BWC, v_BWC = (
-      jax.lax.dynamic_slice(x, (layer, 0, start, 0, 0), (1, B, W, K, H)).reshape(B, W, K * H).astype(q_BNC.dtype)
-      for x in (k_LBSKH, v_LBSKH)
-    )
-    scores_BNW = jnp.where(mask_BW[:, None], _dot('BNC,BWC->BNW', q_BNC, k_BWC) * H**-0.5, _MASKED)
-    return _accumulate(carry, scores_BNW, v_BWC)
-
-  blocks = jnp.max(position_B1) // W + 1
-  carry = jax.lax.fori_loop(0, blocks, visit, _nothing(q_BNC))
-  out_BNC, _ = _close(carry)
-  out_BNH = (out_BNC.reshape(B, N, K, H) * own_NK[..., None]).sum(2)
-  return out_BNH[:, None].astype(q_B1NH.dtype)
 
 
 def _on_each_device(function):
@@ -161,7 +111,7 @@ def _flash(q_BIKMH, k_BJKWH, v_BJKWH, q_ids, k_ids):
 
 def _flash_forward(q_BIKMH, k_BJKWH, v_BJKWH, q_ids, k_ids):
   # A map over rows, since vmap would give every row the visits of the busiest one.
-  row = (q_BIKMH, k_BJKWH, v_BJKWH, q_ids, k_ids, visits(q_ids, k_ids))
+  row = (q_BIKMH, k_BJKWH, v_BJKWH, q_ids, k_ids, walk(visible_blocks(q_ids, k_ids)))
   out_BIKMH, lse_BIKM = jax.lax.map(_row_forward, row)
   return out_BIKMH, (row, out_BIKMH, lse_BIKM)
 

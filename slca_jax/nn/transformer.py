@@ -6,25 +6,13 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx, struct
+from flax import nnx
 
 from slca_jax.nn import sharding
-from slca_jax.nn.attention import Ids, attend, attend_cache
+from slca_jax.nn.attention import attend
+from slca_jax.nn.cache import KVCache, attend_cache, write
 from slca_jax.nn.config import TransformerConfig
-
-
-@struct.dataclass
-class KVCache:
-  """Keys and values of rows being sampled; index S is a token's absolute position in its row."""
-
-  k_LBSKH: jax.Array
-  v_LBSKH: jax.Array
-
-
-def empty_cache(config: TransformerConfig, rows: int, positions: int, dtype: str | None = None) -> KVCache:
-  """A cache of zeros for `rows` rows of up to `positions` tokens; `dtype` is the activations' unless given."""
-  shape = config.layers, rows, positions, config.kv_heads, config.head_dim
-  return KVCache(jnp.zeros(shape, dtype or config.dtype), jnp.zeros(shape, dtype or config.dtype))
+from slca_jax.nn.visibility import Ids
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
@@ -181,8 +169,8 @@ class Transformer(nnx.Module):
       x_BTD, k_LBSKH, v_LBSKH = carry
       block, index = block_and_index
       q_BTNH, k_BTKH, v_BTKH = block.project(x_BTD, angles)
-      k_LBSKH = _write(k_LBSKH, k_BTKH, index, position_BT)
-      v_LBSKH = _write(v_LBSKH, v_BTKH, index, position_BT)
+      k_LBSKH = write(k_LBSKH, k_BTKH, index, position_BT)
+      v_LBSKH = write(v_LBSKH, v_BTKH, index, position_BT)
       out_BTNH = attend_cache(q_BTNH, k_LBSKH, v_LBSKH, index, position_BT)
       return (block.finish(x_BTD, out_BTNH), k_LBSKH, v_LBSKH), None
 
@@ -213,12 +201,3 @@ def _remembering(layer, remat):
     return layer
   policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == 'dots' else None
   return jax.checkpoint(layer, policy=policy)
-
-
-def _write(cache_LBSKH, new_BTKH, index, position_BT):
-  """The cache with `new_BTKH` at its positions of layer `index`; a position of -1 is dropped."""
-  S = cache_LBSKH.shape[2]
-  row_BT = jnp.broadcast_to(jnp.arange(position_BT.shape[0])[:, None], position_BT.shape)
-  # Negative indices would count from the end; one beyond the end is dropped.
-  slot_BT = jnp.where(position_BT < 0, S, position_BT)
-  return cache_LBSKH.at[index, row_BT, slot_BT].set(new_BTKH.astype(cache_LBSKH.dtype), mode='drop')

@@ -19,8 +19,9 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from slca_jax.errors import SamplerError
+from slca_jax.nn.cache import KVCache, empty_cache
 from slca_jax.nn.config import TransformerConfig
-from slca_jax.nn.transformer import KVCache, Transformer, empty_cache
+from slca_jax.nn.transformer import Transformer
 from slca_jax.rollout.settings import LocalEngine
 
 Leaves = tuple[jax.Array, ...]

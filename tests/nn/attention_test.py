@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from slca_jax.nn import attention
-from slca_jax.nn.attention import attend, attend_cache
-from slca_jax.nn.visibility import Ids, sees, visits
+from slca_jax.nn.attention import attend
+from slca_jax.nn.visibility import Ids, sees, visible_blocks, walk
 
 # p p p  a a  b b  q q  c  .
 PROMPT = np.array([0, 0, 0, 0, 0, 0, 0, 1, 1, 1, -1], np.int32)
@@ -147,12 +147,12 @@ def test_no_visible_pair_of_blocks_is_skipped_and_causal_ones_are():
     ids_T = Ids(*(x[0] for x in rows(rng, 1, 32)))
     shuffled = Ids(*(x[rng.permutation(32) if rng.random() < 0.5 else slice(None)] for x in ids_T))
     blocks = Ids(*(jnp.asarray(x).reshape(1, 8, 4) for x in shuffled))
-    plan = jax.jit(visits)(blocks, blocks)
+    plan = jax.jit(lambda ids: walk(visible_blocks(ids, ids)))(blocks)
     truth_IJ = np.asarray(all_pairs(shuffled)).reshape(8, 4, 8, 4).any((1, 3))
     for i in range(8):
       assert set(np.flatnonzero(truth_IJ[i])) <= set(np.asarray(plan.order_BIJ)[0, i, : plan.count_BI[0, i]].tolist())
   causal = Ids(jnp.zeros((1, 8, 4), int), jnp.full((1, 8, 4), -1), jnp.arange(32).reshape(1, 8, 4))
-  np.testing.assert_array_equal(visits(causal, causal).count_BI[0], np.arange(1, 9))
+  np.testing.assert_array_equal(walk(visible_blocks(causal, causal)).count_BI[0], np.arange(1, 9))
 
 
 def test_siblings_skip_each_other():
@@ -160,28 +160,4 @@ def test_siblings_skip_each_other():
   rollout = jnp.array([-1, -1, 3, 4, 5, 6])[None, :, None].repeat(4, -1)
   position = jnp.concatenate([jnp.arange(8), jnp.tile(jnp.arange(8, 12), 4)]).reshape(1, 6, 4)
   ids = Ids(jnp.zeros_like(rollout), rollout, position)
-  np.testing.assert_array_equal(visits(ids, ids).count_BI[0], [1, 2, 3, 3, 3, 3])
-
-
-@pytest.mark.parametrize('tokens', [1, 3])
-@pytest.mark.parametrize('size', [8, 11])
-def test_a_cache_is_seen_up_to_the_querys_position(small_blocks, monkeypatch, tokens, size):
-  monkeypatch.setattr(attention, '_CACHE_BLOCK', {'cpu': 4})
-  position_BT = np.array([[0, 1, 2], [5, 6, 7], [-1, 7, -1]])[:, :tokens]
-  q = np.asarray(tensors(3, 3, tokens)[0])
-  k, v = np.random.default_rng(6).normal(size=(2, 2, 3, size, 2, 8)).astype(np.float32)
-  out_BTNH = jax.jit(attend_cache)(q, k, v, 1, position_BT)
-  for b, t in np.ndindex(3, tokens):
-    end = int(position_BT[b, t]) + 1
-    for n in range(4):
-      weight_S = np.exp(k[1, b, :end, n // 2] @ q[b, t, n] / np.sqrt(8))
-      expected_H = weight_S @ v[1, b, :end, n // 2] / weight_S.sum() if end else np.zeros(8)
-      np.testing.assert_allclose(out_BTNH[b, t, n], expected_H, atol=1e-5)
-
-
-def test_what_a_row_reads_does_not_depend_on_how_far_others_are(monkeypatch):
-  monkeypatch.setattr(attention, '_CACHE_BLOCK', {'cpu': 4})
-  q, *_ = tensors(4, 2, 1)
-  k, v = np.random.default_rng(7).normal(size=(2, 1, 2, 16, 2, 8)).astype(np.float32)
-  near, far = (jax.jit(attend_cache)(q, k, v, 0, np.array([[2], [other]])) for other in (0, 15))
-  np.testing.assert_array_equal(near[0], far[0])
+  np.testing.assert_array_equal(walk(visible_blocks(ids, ids)).count_BI[0], [1, 2, 3, 3, 3, 3])

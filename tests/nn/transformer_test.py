@@ -10,8 +10,9 @@ import pytest
 from flax import nnx
 
 from slca_jax.errors import ConfigError
+from slca_jax.nn.cache import empty_cache
 from slca_jax.nn.config import RopeScaling, TransformerConfig
-from slca_jax.nn.transformer import Transformer, abstract_model, empty_cache, rotary_frequencies
+from slca_jax.nn.transformer import Transformer, abstract_model, rotary_frequencies
 
 CONFIG = TransformerConfig(
   vocab=61, layers=2, width=32, hidden=48, heads=4, kv_heads=2, head_dim=8, qkv_bias=True, qk_norm=True

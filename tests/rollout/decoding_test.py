@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from absl.testing import parameterized
 
-from slca_jax.nn.transformer import KVCache
+from slca_jax.nn.cache import KVCache
 from slca_jax.rollout import decoding
 from slca_jax.rollout.decoding import Control
 
