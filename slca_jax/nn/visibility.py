@@ -29,7 +29,7 @@ def sees(q: Ids, k: Ids) -> jax.Array:
 
 
 class Visits(NamedTuple):
-  """For each block of queries, the key blocks to visit: the first `count` of `order`."""
+  """For each block of queries (or of keys), the blocks it has to meet: the first `count` of `order`."""
 
   order_BIJ: jax.Array
   count_BI: jax.Array
@@ -62,10 +62,9 @@ def visible_blocks(q_ids: Ids, k_ids: Ids) -> jax.Array:
   return visible_BIJ & (k['position'].low[:, None] <= q['position'].high[..., None])
 
 
-def visits(q_ids: Ids, k_ids: Ids) -> Visits:
-  """The key blocks that each block of queries visits, those of `visible_blocks`, in rising order."""
-  visible_BIJ = visible_blocks(q_ids, k_ids)
-  return Visits(jnp.argsort(~visible_BIJ, axis=-1, stable=True), visible_BIJ.sum(-1))
+def walk(visible_BIJ: jax.Array) -> Visits:
+  """The visible J of each I, in rising order."""
+  return Visits(jnp.argsort(~visible_BIJ, axis=-1, stable=True).astype(jnp.int32), visible_BIJ.sum(-1, dtype=jnp.int32))
 
 
 def cut(x: jax.Array, size: int, fill: float = 0) -> jax.Array:
