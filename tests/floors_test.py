@@ -15,7 +15,7 @@ FLOORS = {
   'rollout': 3, 'data': 3, 'toolverse': 3,
   'quickstart': 3, 'train': 4,
 }  # fmt: skip
-UPSTAIRS = {'quickstart/experiment.py': 4}  # sees both halves
+UPSTAIRS = {'quickstart/experiment.py': 4, 'quickstart/branches.py': 4}  # see both halves, and synthesised worlds
 JAX_FREE = {'dialogue', 'errors', 'config', 'chat', 'llm', 'envs', 'rewards', 'data', 'toolverse'}
 JAX_FREE_FILES = {
   'nn/config.py',

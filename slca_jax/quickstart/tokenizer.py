@@ -7,7 +7,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast
 
 from slca_jax.chat.template import Template
-from slca_jax.dialogue import Task
+from slca_jax.dialogue import Dialogue, Task
 from slca_jax.quickstart.demonstrations import demonstrate
 
 PAD, START, END = '<|endoftext|>', '<|im_start|>', '<|im_end|>'
@@ -50,13 +50,18 @@ CHAT_TEMPLATE = """\
 
 
 def make_tokenizer(tasks: Iterable[Task], *, vocab_size: int = 1024) -> PreTrainedTokenizerFast:
-  """A fast tokenizer whose merges come from demonstrations of `tasks`; whatever else it is given, it loses nothing.
+  """The tokenizer of the market: its merges come from demonstrations of `tasks`."""
+  return tokenizer_of((Dialogue(task.id, task.tools, demonstrate(task)) for task in tasks), vocab_size=vocab_size)
+
+
+def tokenizer_of(dialogues: Iterable[Dialogue], *, vocab_size: int = 1024) -> PreTrainedTokenizerFast:
+  """A fast tokenizer whose merges come from the dialogues; whatever else it is given, it loses nothing.
 
   Args:
     vocab_size: upper bound; merging ends earlier if everything between two names has become one token.
   """
   template = Template(_wrap(_untrained()))  # bytes are enough to render with
-  texts = (_text(template, task) for task in tasks)
+  texts = (_text(template, dialogue) for dialogue in dialogues)
   tokenizer = _untrained()
   # The trainer does not cut at special tokens as the encoder does; merges across them would never be used.
   specials = re.compile('|'.join(map(re.escape, SPECIALS)))
@@ -70,8 +75,8 @@ def make_tokenizer(tasks: Iterable[Task], *, vocab_size: int = 1024) -> PreTrain
   return _wrap(tokenizer)
 
 
-def _text(template: Template, task: Task) -> str:
-  pieces = template.dialogue(demonstrate(task), task.tools)
+def _text(template: Template, dialogue: Dialogue) -> str:
+  pieces = template.dialogue(dialogue.messages, dialogue.tools)
   return ''.join(template.decode(piece.tokens, stops=True) for piece in pieces)
 
 
