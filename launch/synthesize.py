@@ -1,6 +1,8 @@
 """Makes environments and tasks from raw tool schemas. The same command again goes on where it stopped.
 
 python launch/synthesize.py --config=configs/toolverse.py --config.schemas=SCHEMAS
+
+With --config.teacher.model.path=CHECKPOINT a teacher tries every task that replays; see `train/teacher_settings.py`.
 """
 
 import sys
@@ -9,8 +11,10 @@ from absl import app, logging
 from ml_collections import config_flags
 
 from slca_jax.config import build
-from slca_jax.errors import EndpointFailure, EnvironmentFailure, Refused
-from slca_jax.toolverse.run import ToolverseConfig, make
+from slca_jax.errors import EndpointFailure, EnvironmentFailure, Refused, SamplerError
+from slca_jax.toolverse.run import make
+from slca_jax.toolverse.teaching import Teacher
+from slca_jax.train.teacher_settings import SynthesizeConfig
 
 _CONFIG = config_flags.DEFINE_config_file('config', 'configs/toolverse.py', 'Settings of the run.', lock_config=True)
 
@@ -21,9 +25,18 @@ def main(arguments: list[str]) -> None:
     raise app.UsageError(f'unknown arguments {arguments[1:]}; settings are given as --config.KEY=VALUE')
   logging.set_verbosity(logging.WARNING)
   try:
-    print(make(build(ToolverseConfig, _CONFIG.value)))
-  except (Refused, EndpointFailure, EnvironmentFailure) as error:
+    config = build(SynthesizeConfig, _CONFIG.value)
+    print(make(config, teacher=_teacher(config)))
+  except (Refused, EndpointFailure, EnvironmentFailure, SamplerError) as error:
     sys.exit(f'{type(error).__name__}: {error}')
+
+
+def _teacher(config: SynthesizeConfig) -> Teacher | None:
+  if not config.teacher.model.path:
+    return None
+  from slca_jax.train.teacher import teacher_of  # only a run with a teacher needs JAX
+
+  return teacher_of(config)
 
 
 if __name__ == '__main__':

@@ -26,7 +26,7 @@ from slca_jax.rollout.fleet import Fleet, Tag, Weights
 from slca_jax.rollout.published import Published, Save
 from slca_jax.rollout.sampler import Sample
 from slca_jax.rollout.settings import SGLangServers
-from slca_jax.rollout.wire import Server, Trouble
+from slca_jax.rollout.wire import Server, Trouble, draw_order
 
 _LONGEST_NAP = 30.0
 
@@ -94,21 +94,10 @@ class SGLangSampler:
     budget = self._checked(tokens, session, max_tokens, temperature, top_p, fleet.context)
     if budget < 1:
       return Sample((), (), 'length', ())
-    body = {
-      'input_ids': list(tokens),
-      'sampling_params': {
-        'max_new_tokens': budget,
-        'temperature': temperature,
-        'top_p': top_p,
-        'top_k': -1,
-        'stop_token_ids': list(stop),
-        'sampling_seed': seed,
-        'skip_special_tokens': False,
-      },
-      'return_logprob': True,
-      'logprob_start_len': self._settings.logprob_start,
-      'stream': False,
-    }
+    body = draw_order(
+      tokens, max_tokens=budget, temperature=temperature, top_p=top_p, stop=stop, seed=seed,
+      logprob_start=self._settings.logprob_start,
+    )  # fmt: skip
     self._counts['engine/requests'] += 1
     limit = self._settings.request_seconds
     try:

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import httpx2
@@ -28,6 +28,34 @@ class Trouble(Exception):
   def __init__(self, kind: Kind, message: str, *, wait: float = 0.0):
     super().__init__(message)
     self.kind, self.wait = kind, wait
+
+
+def draw_order(
+  tokens: Sequence[int],
+  *,
+  max_tokens: int,
+  temperature: float,
+  top_p: float,
+  stop: Sequence[int],
+  seed: int,
+  logprob_start: int,
+) -> dict[str, Any]:
+  """The body of a /generate request: ids in, ids with their log-probs out."""
+  return {
+    'input_ids': list(tokens),
+    'sampling_params': {
+      'max_new_tokens': max_tokens,
+      'temperature': temperature,
+      'top_p': top_p,
+      'top_k': -1,
+      'stop_token_ids': list(stop),
+      'sampling_seed': seed,
+      'skip_special_tokens': False,
+    },
+    'return_logprob': True,
+    'logprob_start_len': logprob_start,
+    'stream': False,
+  }
 
 
 class Server:

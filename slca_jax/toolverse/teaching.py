@@ -9,7 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from slca_jax.data.tasks import task_to_json
-from slca_jax.dialogue import Status, Task
+from slca_jax.dialogue import Observation, Status, Task, Tool, ToolCall
+from slca_jax.envs.environment import Environment
+from slca_jax.envs.state import final_state
 from slca_jax.errors import SamplerError
 from slca_jax.llm.answers import digest
 from slca_jax.toolverse.filters import Attempt, Band, Passes, Solve, solved, teacher_rate
@@ -33,6 +35,40 @@ class Teacher:
   band: Band
   run: Callable[[Callable[[Solve], Awaitable[None]]], None]
   passes: Callable[[Attempt], bool] = solved
+
+
+class Watched:
+  """An environment that remembers what it answered, and what its database has become.
+
+  Attributes:
+    outputs: the answers to calls that were accepted, uncut, in order.
+    changed: how the database differs from how it began; None before the first step.
+  """
+
+  def __init__(self, environment: Environment):
+    self._environment = environment
+    self.outputs: list[str] = []
+    self.changed: list[dict[str, Any]] | None = None
+
+  @property
+  def tools(self) -> tuple[Tool, ...]:
+    """The tools on offer here."""
+    return self._environment.tools
+
+  async def step(self, calls: Sequence[ToolCall]) -> list[Observation]:
+    """One observation per call, in order.
+
+    Raises:
+      EnvironmentFailure: as the environment does, or it has no database.
+    """
+    seen = list(await self._environment.step(calls))
+    self.outputs += [one.content for one in seen if one.ok]
+    self.changed = await final_state(self._environment)
+    return seen
+
+  def close(self) -> None:
+    """Frees what the world holds."""
+    self._environment.close()
 
 
 def taught(tasks: Sequence[Task], teacher: Teacher, journal: Journal) -> list[Task]:

@@ -19,6 +19,7 @@ from slca_jax.toolverse.blueprint import load
 from slca_jax.toolverse.filters import Attempt, Band
 from slca_jax.toolverse.run import ToolverseConfig, make
 from slca_jax.toolverse.teaching import Teacher
+from slca_jax.train.teacher_settings import SynthesizeConfig
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -216,8 +217,9 @@ def test_the_config_file_builds():
   assert spec is not None and spec.loader is not None
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
-  built = build(ToolverseConfig, module.get_config())
+  built = build(SynthesizeConfig, module.get_config())
   assert built.tasks.most == 10 and built.maker == 'deterministic'
+  assert not (built.writer.model or built.proposer.model or built.teacher.model.path)
 
 
 def test_the_launcher_prints_the_funnel(tmp_path):
