@@ -40,15 +40,15 @@ class Band:
   Attributes:
     attempts: k of Pass@k.
     least: successes without which a task is out of reach.
-    most: successes beyond which it is too easy; None keeps even what always succeeds.
+    most: successes beyond which it is too easy; 0 keeps even what always succeeds.
   """
 
   attempts: int = 8
   least: int = 1
-  most: int | None = None
+  most: int = 0
 
   def __post_init__(self) -> None:
-    most = self.attempts if self.most is None else self.most
+    most = self.most or self.attempts
     require(self.attempts >= 1, f'attempts is {self.attempts}; a teacher needs at least 1')
     require(
       0 <= self.least <= most <= self.attempts,
@@ -56,12 +56,11 @@ class Band:
     )
 
   def __str__(self) -> str:
-    most = self.attempts if self.most is None else self.most
-    return f'{self.least} to {most} of {self.attempts} times'
+    return f'{self.least} to {self.most or self.attempts} of {self.attempts} times'
 
   def keeps(self, passes: 'Passes') -> bool:
     """Whether the successes lie in the band. Attempts that broke count as not made, so fewer can succeed."""
-    return passes.passed >= self.least and (self.most is None or passes.passed <= self.most)
+    return self.least <= passes.passed <= (self.most or self.attempts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
