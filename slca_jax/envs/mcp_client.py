@@ -35,6 +35,7 @@ T = TypeVar('T')
 _LAST_WORDS = 500  # characters of a dead server's standard error
 _READ_SECONDS = 60.0
 _GOODBYE = 6.0  # seconds for all servers to end when the interpreter does
+_WORDS_SECONDS = 60.0  # until the last words of a server that died are read, on a busy machine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +177,7 @@ class Connection:
       if error.code != types.CONNECTION_CLOSED or self._life is None:
         raise EnvironmentFailure(f'the server refuses: {error}') from error
       self._over.set()
-      await asyncio.wait({asyncio.wrap_future(self._life)}, timeout=_GOODBYE)  # for its last words
+      await asyncio.wait({asyncio.wrap_future(self._life)}, timeout=_WORDS_SECONDS)
       raise self._dead(str(error)) from error
 
   async def _tools(self, client: Any) -> tuple[Tool, ...]:

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -178,7 +179,6 @@ def test_no_string_raises_and_every_call_can_be_written_again(text, finished):
     assert parsed.opens <= text.count('<tool_call>') and parsed.closes <= text.count('</tool_call>')
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize('reading', READINGS)
 def test_time_grows_no_faster_than_the_text(reading):
   words = (
@@ -186,7 +186,9 @@ def test_time_grows_no_faster_than_the_text(reading):
   )
   words += '<tool_call>{ <tool_call>{" <tool_call>{\\" <tool_call>{} <tool_call>{"a":'
   pieces = [*words.split(), ' ', '<tool_call>{"\n', '<tool_call><function=f><parameter=a>']
+  start = time.thread_time()
   for piece in pieces:
     parse('<tool_call>' + piece * 20_000, reading=reading)
     parse('<tool_call>{"a": ' + piece * (15_000 // len(piece)) + '</tool_call>', reading=reading)
     parse("<tool_call>{'a': '" + piece * (15_000 // len(piece)) + '</tool_call>', reading=reading)
+    assert time.thread_time() - start < 30, piece  # 1 s of the processor for all pieces, minutes for one if it squares
