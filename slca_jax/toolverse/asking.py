@@ -29,7 +29,7 @@ def ask_question(brief: Brief) -> Messages:
   said = [f'{message.role}: {message.content}' for message in brief.dialogue if message.role in ('user', 'assistant')]
   before = ['What was said so far:', *(line for line in said if not line.endswith(': ')), ''] if brief.dialogue else []
   steps = [[_told(made) for made in step] for step in brief.steps]
-  wanted = brief.asked and f'At the end, the user wants to be told the {brief.asked[0]}, and asks for it.'
+  wanted = brief.asked and f'At the end, the user wants to be told the {brief.asked[0]}, and asks for it by that name.'
   return _messages(
     _USER,
     '\n'.join(
@@ -65,7 +65,8 @@ def read_question(reply: Reply, brief: Brief) -> str:
     raise Unreadable(f'the question is too long: {len(text)} characters; {MOST_CHARACTERS} are taken')
   if missing := unstated(text, brief.steps):
     raise Unreadable(f'the question leaves out: {", ".join(map(repr, missing[:3]))}')
-  names = [tool.name for tool in brief.tools if '_' in tool.name and re.search(rf'\b{re.escape(tool.name)}\b', text)]
+  unspoken = [tool.name for tool in brief.tools if '_' in tool.name or not tool.name.islower()]
+  names = [name for name in unspoken if re.search(rf'\b{re.escape(name)}\b', text)]
   if names:
     raise Unreadable(f'the question names a tool: {names[0]}')
   return text.strip()

@@ -19,7 +19,7 @@ from slca_jax.toolverse.fields import Leaf, is_boilerplate, is_key, leaves, name
 from slca_jax.toolverse.graph import ToolGraph
 from slca_jax.toolverse.inference import parsed
 from slca_jax.toolverse.sampling import Stages
-from slca_jax.toolverse.wording import Brief, Made, Write, named, report, template, unstated
+from slca_jax.toolverse.wording import Brief, Made, Write, asks_for, named, report, template, unstated
 
 _DRAWS = 4  # arguments that a call may try before its trace is given up
 
@@ -199,7 +199,7 @@ def _tasks(
       'turns': turns,
     }
     gold = tuple(tuple(made.call for made in step) for step in steps)
-    facts = (str(asked[1]),) if asked and writer == 'template' else ()
+    facts = (str(asked[1]),) if asked and asks_for(text, asked) else ()
     identity = f'{name}/{seed}' if turns == 1 else f'{name}/{seed}/{turn}'
     tasks.append(Task(identity, tuple(tools), messages, gold, None, facts, name, meta))
     dialogue = (*messages, *_played(steps), Message('assistant', report(steps, asked)))

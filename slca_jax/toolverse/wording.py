@@ -98,6 +98,11 @@ def unstated(text: str, steps: Sequence[tuple[Made, ...]]) -> tuple[str, ...]:
   return tuple(value for value in dict.fromkeys(wanted) if not states(text, value))
 
 
+def asks_for(text: str, asked: tuple[str, Any] | None) -> bool:
+  """Whether a request names what the user is to be told, as `Brief.asked` calls it."""
+  return asked is not None and states(text, asked[0].partition(' from "')[0])
+
+
 def _action(made: Made, phrase: str) -> str:
   given = [
     phrase.format(_label(name), _shown(argument.value))

@@ -131,7 +131,9 @@ def test_a_writers_text_is_taken_if_it_states_everything():
     return texts[-1].replace('search event', 'look the fair up')
 
   [task] = travel(0, write=write)
-  assert 'look the fair up' in task.question and task.meta['writer'] == 'given' and task.facts == ()
+  assert 'look the fair up' in task.question and task.meta['writer'] == 'given' and task.facts == ('E1',)
+  [task] = travel(0, write=lambda brief: template(brief).replace('expense id', 'number of it'))
+  assert task.meta['writer'] == 'given' and task.facts == ()  # nobody asks for the fact
   [task] = travel(0, write=lambda brief: 'Book me a hotel.')
   assert task.question == texts[0] and task.meta['writer'] == 'template'
 
