@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import json_repair
@@ -56,6 +57,15 @@ def extent(text: str, start: int) -> Extent:
   return Extent(len(text), False, deepest)
 
 
+def check_depth(text: str) -> None:
+  """Raises Fault('too_deep') for a text whose object or list nests deeper than 64 levels."""
+  if text.count('{') + text.count('[') <= MAX_DEPTH:  # most texts; strings may hold more brackets
+    return
+  start = len(text) - len(text.lstrip(' \t\r\n'))
+  if text[start : start + 1] in ('{', '[') and extent(text, start).depth > MAX_DEPTH:
+    raise Fault('too_deep')
+
+
 def decode(text: str, *, repeated_keys: bool = False) -> Any:
   """The JSON value of `text`, in which everything can be compared, hashed and written again.
 
@@ -63,14 +73,9 @@ def decode(text: str, *, repeated_keys: bool = False) -> Any:
     Fault: invalid_json (NaN and Infinity included), duplicate_key unless `repeated_keys` (then the last one holds),
       number_too_long, number_out_of_range, too_deep, lone_surrogate.
   """
-  start = len(text) - len(text.lstrip(' \t\r\n'))
-  if text[start : start + 1] in ('{', '[') and extent(text, start).depth > MAX_DEPTH:
-    raise Fault('too_deep')
-  pairs = dict if repeated_keys else _distinct
+  check_depth(text)
   try:
-    value = json.loads(
-      text, object_pairs_hook=pairs, parse_int=_integer, parse_float=_number, parse_constant=_no_constant
-    )
+    value = (_LOOSE if repeated_keys else _STRICT).decode(text)
   except json.JSONDecodeError as error:
     raise Fault('invalid_json') from error
   except RecursionError as error:
@@ -149,3 +154,10 @@ def _number(digits: str) -> float:
 
 def _no_constant(name: str) -> None:
   raise Fault('invalid_json')
+
+
+def _decoder(pairs: Callable[[list[tuple[str, Any]]], dict[str, Any]]) -> json.JSONDecoder:
+  return json.JSONDecoder(object_pairs_hook=pairs, parse_int=_integer, parse_float=_number, parse_constant=_no_constant)
+
+
+_STRICT, _LOOSE = _decoder(_distinct), _decoder(dict)  # `json.loads` would make one for each text

@@ -15,6 +15,7 @@ import regex
 from jsonschema import validators
 
 from slca_jax.chat.dialects import MAX_DEPTH, pointer_text, translate
+from slca_jax.chat.plain import is_plain
 from slca_jax.dialogue import Tool, ToolCall
 from slca_jax.errors import SchemaError
 
@@ -96,7 +97,8 @@ def compile_tool(tool: Tool) -> CheckedTool:
 def _compiled(text: str) -> tuple[dict[str, Any], Any]:
   schema = translate(json.loads(text))
   try:
-    jsonschema.Draft202012Validator.check_schema(schema)
+    if not is_plain(schema):
+      jsonschema.Draft202012Validator.check_schema(schema)
   except jsonschema.SchemaError as error:
     raise SchemaError(f'at {pointer_text(error.absolute_path)}: {error.message[:_LONGEST]}') from error
   return schema, _Validator(schema, registry=referencing.Registry())  # an empty registry fetches nothing

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from slca_jax.chat.calls import parse
 from slca_jax.chat.schema import CheckedTool, compile_tool
 from slca_jax.data.formats.row import GOLD, NAMES, UNKNOWN, Row
+from slca_jax.data.remembered import Remembered
 from slca_jax.data.settings import Filters
 from slca_jax.dialogue import Message, Tool, ToolCall
 from slca_jax.errors import SchemaError
@@ -20,6 +21,7 @@ _CONTROL = re.compile(r'<\|\w+\|>')  # templates would read these as tokens of t
 _THOUGHTS = re.compile(r'<(think|thinking)>.*?</\1>', re.DOTALL)
 _TAGS = ('<tool_call>', '</tool_call>', '<think', '</think')
 _KINDS = {'missing': 'missing_argument', 'type': 'misfit_argument', 'other': 'misfit_argument'}
+_compiled = Remembered(compile_tool, most=4096)
 _QUOTED = 120  # characters of what a reason quotes
 
 
@@ -116,7 +118,7 @@ def _in_tools(tools: Iterable[Tool], compiled: dict[str, CheckedTool]) -> Iterat
     if tool.name in compiled:
       yield Fault('double_tool', f'two tools are called {tool.name!r}; a call could mean either')
     try:
-      compiled[tool.name] = compile_tool(tool)
+      compiled[tool.name] = _compiled(tool)
     except SchemaError as error:
       yield Fault('bad_schema', str(error))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from slca_jax.chat.schema import compile_tool
+from slca_jax.data.remembered import Remembered
 from slca_jax.dialogue import Dialogue, Message, Task, Tool, ToolCall
 from slca_jax.errors import DataError
 
@@ -188,7 +189,7 @@ def _strings(values: Any, what: str) -> tuple[str, ...]:
 
 
 def _tools_to_json(tools: Sequence[Tool]) -> str:
-  return _ENCODER.encode([_tool_to_json(tool) for tool in tools])
+  return f'[{", ".join(map(_tool_text, tools))}]'
 
 
 def _tools_from_json(text: str) -> tuple[Tool, ...]:
@@ -203,6 +204,9 @@ def _tool_to_json(tool: Tool) -> dict[str, Any]:
     'returns': None if tool.returns is None else dict(tool.returns),
     'writes': tool.writes,
   }
+
+
+_tool_text = Remembered(lambda tool: _ENCODER.encode(_tool_to_json(tool)), most=4096)
 
 
 def _call_to_json(call: ToolCall) -> dict[str, Any]:

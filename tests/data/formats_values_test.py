@@ -10,7 +10,8 @@ from slca_jax.chat.schema import compile_tool
 from slca_jax.data.formats.pythonic import calls_in
 from slca_jax.data.formats.row import BadRow
 from slca_jax.data.formats.tagged import heard, schemas_in, spoken, values_in
-from slca_jax.data.formats.values import call_of, flat_schema, literal, load, plain, text_of, tool_of, tools_of
+from slca_jax.data.formats.texts import literal, load
+from slca_jax.data.formats.values import call_of, flat_schema, plain, text_of, tool_of, tools_of
 from slca_jax.dialogue import Message, Tool, ToolCall
 
 TEXT = st.text(st.characters(exclude_categories=['Cs']), max_size=12) | st.sampled_from(

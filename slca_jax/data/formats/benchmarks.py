@@ -8,8 +8,9 @@ from typing import Any
 
 from slca_jax.data import bfcl
 from slca_jax.data.formats.row import GOLD, UNKNOWN, BadRow
+from slca_jax.data.formats.texts import load, shown
 from slca_jax.data.formats.turns import Decoded, arrange, demonstration
-from slca_jax.data.formats.values import by_name, call_of, entries, load, shown, text_of, tool_of, tools_of
+from slca_jax.data.formats.values import by_name, call_of, entries, text_of, tool_of, tools_of
 from slca_jax.dialogue import Message, Task, ToolCall
 from slca_jax.errors import DataError
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from slca_jax.data.formats.row import BadRow
 from slca_jax.data.formats.tagged import spoken
+from slca_jax.data.formats.texts import shown
 from slca_jax.data.formats.turns import Decoded, arrange, demonstration
-from slca_jax.data.formats.values import by_name, call_of, calls_of, entries, shown, text_of, tools_of
+from slca_jax.data.formats.values import by_name, call_of, calls_of, entries, text_of, tools_of
 from slca_jax.dialogue import Dialogue, Message, Task, Tool, ToolCall
 
 _ROLES = {'developer': 'system', 'function': 'tool', 'tool_response': 'tool', 'observation': 'tool'}

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from slca_jax.data.formats.values import distinct, encodable, no_constant
+from slca_jax.data.formats.texts import distinct, encodable, no_constant
 from slca_jax.errors import DataError
 
 _CHUNK = 1 << 20  # characters that are read at once

@@ -10,7 +10,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 from slca_jax.data.formats.elements import Elements
 from slca_jax.data.formats.row import BadRow
-from slca_jax.data.formats.values import load, plain, shown
+from slca_jax.data.formats.texts import load, shown
+from slca_jax.data.formats.values import plain
 from slca_jax.errors import DataError
 
 Source = str | os.PathLike[str] | Iterable[Mapping[str, Any]]

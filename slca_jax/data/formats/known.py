@@ -7,8 +7,8 @@ from typing import Any
 
 from slca_jax.data.formats import benchmarks, chat, prompts, sharegpt, toolrl
 from slca_jax.data.formats.row import BadRow
+from slca_jax.data.formats.texts import shown
 from slca_jax.data.formats.turns import Decoded
-from slca_jax.data.formats.values import shown
 from slca_jax.data.tasks import dialogue_from_json, task_from_json
 
 Record = Mapping[str, Any]

@@ -7,8 +7,9 @@ from typing import Any
 from slca_jax.data.formats.chat import messages_of, prompt_task
 from slca_jax.data.formats.row import GOLD, NAMES, UNKNOWN, BadRow, question_id
 from slca_jax.data.formats.tagged import heard, schemas_in, spoken
+from slca_jax.data.formats.texts import literal, load, shown
 from slca_jax.data.formats.turns import Decoded, arrange
-from slca_jax.data.formats.values import by_name, call_of, entries, literal, load, plain, shown, tools_of
+from slca_jax.data.formats.values import by_name, call_of, entries, plain, tools_of
 from slca_jax.dialogue import Message, Steps, Task, Tool, ToolCall
 
 

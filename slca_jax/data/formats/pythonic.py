@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from slca_jax.data.formats.row import BadRow
-from slca_jax.data.formats.values import literal, shown
+from slca_jax.data.formats.texts import literal, shown
 from slca_jax.dialogue import Tool, ToolCall
 
 _CALLS = re.compile(r'\[[^\[\]()\n"\']+\(.*\)\s*\]', re.DOTALL)

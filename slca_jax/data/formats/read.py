@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 from slca_jax.data.formats.files import Part, Source, parts
 from slca_jax.data.formats.known import ALIASES, FORMATS, Format, Record, detect
@@ -89,16 +90,15 @@ def _gathered(first: Record, records: Iterator[tuple[int, Record | BadRow]], for
 
 def _row(decoded: Decoded, part: Part, line: int, name: str) -> Row:
   value, identity = decoded.value, decoded.id or f'{part.stem}-{line}'
-  row = Row(identity, decoded.dialogue_id or decoded.id, part.name, line, name, decoded.subset, meta=decoded.meta)
-  if not row.dialogue_id and isinstance(value, Task | Dialogue):
-    asked = next((message.content for message in value.messages if message.role == 'user'), '')
-    row = dataclasses.replace(row, dialogue_id=question_id(asked))
+  dialogue_id = decoded.dialogue_id or decoded.id
+  views: dict[str, Any] = {'tools': value}
+  if isinstance(value, Task | Dialogue):
+    if not dialogue_id:
+      dialogue_id = question_id(next((message.content for message in value.messages if message.role == 'user'), ''))
+    views = {'task' if isinstance(value, Task) else 'dialogue': dataclasses.replace(value, id=identity)}
   if isinstance(value, Task):
     _check_names(value)
-    return dataclasses.replace(row, task=dataclasses.replace(value, id=identity))
-  if isinstance(value, Dialogue):
-    return dataclasses.replace(row, dialogue=dataclasses.replace(value, id=identity))
-  return dataclasses.replace(row, dialogue_id=row.dialogue_id or identity, tools=value)
+  return Row(identity, dialogue_id or identity, part.name, line, name, decoded.subset, meta=decoded.meta, **views)
 
 
 def _check_names(task: Task) -> None:

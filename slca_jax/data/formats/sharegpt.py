@@ -8,8 +8,9 @@ from typing import Any
 from slca_jax.data.formats import pythonic
 from slca_jax.data.formats.row import BadRow
 from slca_jax.data.formats.tagged import heard, schemas_in, spoken
+from slca_jax.data.formats.texts import shown
 from slca_jax.data.formats.turns import Decoded, demonstration
-from slca_jax.data.formats.values import by_name, calls_of, entries, shown, tools_of
+from slca_jax.data.formats.values import by_name, calls_of, entries, tools_of
 from slca_jax.dialogue import Message
 
 _USER, _ASSISTANT = ('human', 'user'), ('gpt', 'assistant', 'model')

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from slca_jax.data.formats.row import BadRow
-from slca_jax.data.formats.values import calls_of, distinct, literal, no_constant, shown, tools_of
+from slca_jax.data.formats.texts import distinct, literal, no_constant, shown
+from slca_jax.data.formats.values import calls_of, tools_of
 from slca_jax.dialogue import Message, Tool, ToolCall
 
 OPEN, CLOSE = '<tool_call>', '</tool_call>'

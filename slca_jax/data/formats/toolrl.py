@@ -6,8 +6,9 @@ from typing import Any
 
 from slca_jax.data.formats.row import BadRow, question_id
 from slca_jax.data.formats.tagged import CLOSE, OPEN, values_in
+from slca_jax.data.formats.texts import load, shown
 from slca_jax.data.formats.turns import Decoded, arrange, demonstration
-from slca_jax.data.formats.values import by_name, call_of, flat_schema, load, shown, tools_of
+from slca_jax.data.formats.values import by_name, call_of, flat_schema, tools_of
 from slca_jax.dialogue import Message, Task, Tool
 
 _TOOLS, _STEPS = '**Available Tools**', '**Steps for Each Turn**'

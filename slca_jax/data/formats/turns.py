@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from slca_jax.data.formats.row import BadRow
-from slca_jax.data.formats.values import shown
+from slca_jax.data.formats.texts import shown
 from slca_jax.dialogue import Dialogue, Message, Task, Tool
 
 

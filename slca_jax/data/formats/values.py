@@ -4,30 +4,23 @@ A null is a value where it stands in a string of JSON. In an object it may also 
 there it stays only where the tool's schema allows it.
 """
 
-import ast
 import collections
 import functools
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from slca_jax.chat.decoding import Fault, decode
 from slca_jax.chat.schema import compile_tool
 from slca_jax.data.formats.row import BadRow
+from slca_jax.data.formats.texts import literal, load, shown
 from slca_jax.dialogue import Tool, ToolCall
 from slca_jax.errors import SchemaError
 
-_QUOTED = 100  # characters of what an error quotes
-_REMEMBERED = 128  # lists of tools in strings: rows of one server repeat them
+_TOOLS, _LISTS = 4096, 128  # texts of tools that are remembered, and of lists that cannot be taken apart
+_STARTS = ('{"type": "function"', '{"type":"function"')
+_SPACES = ' \t\r\n'  # of JSON
 _VALUES = frozenset(('default', 'const', 'enum', 'examples', 'example'))  # what they hold is data, no schema
 _MAPS = frozenset(('properties', 'patternProperties', '$defs', 'definitions', 'dependentSchemas'))
-
-
-def shown(value: Any) -> str:
-  """The start of a value, for errors."""
-  text = repr(value)
-  return text if len(text) <= _QUOTED else f'{text[:_QUOTED]}…'
 
 
 def plain(value: Any) -> Any:
@@ -38,76 +31,6 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value]
   if hasattr(value, 'tolist'):
     return plain(value.tolist())
-  return value
-
-
-def load(text: str | bytes, what: str = 'row') -> Any:
-  """The JSON value of a text. Raises BadRow for broken JSON, NaN, a key given twice and lone surrogates."""
-  try:
-    text = text if isinstance(text, str) else text.decode()
-    value = json.loads(text, object_pairs_hook=distinct, parse_constant=no_constant)
-    encodable(value, text)
-  except (ValueError, RecursionError) as error:
-    raise BadRow('json', f'the {what} is no JSON: {type(error).__name__}: {str(error)[:_QUOTED]}') from error
-  return value
-
-
-def encodable(value: Any, text: str) -> None:
-  """Raises ValueError if the value of a JSON text holds lone surrogates, which no file could."""
-  if '\\ud' in text or '\\uD' in text:
-    json.dumps(value, ensure_ascii=False).encode()
-  elif not text.isascii():
-    text.encode()
-
-
-def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  """The object of some pairs. Raises ValueError for a key that is there twice: nobody knows which one is meant."""
-  out = dict(pairs)
-  if len(out) < len(pairs):
-    keys = [key for key, _ in pairs]
-    raise ValueError(f'the key {next(key for key in keys if keys.count(key) > 1)!r} is there twice')
-  return out
-
-
-def no_constant(name: str) -> None:
-  """Refuses NaN and infinities."""
-  raise ValueError(f'{name} is no JSON')
-
-
-def literal(text: str) -> Any:
-  """The value of a text that is JSON or a Python literal; nothing is guessed.
-
-  Raises:
-    BadRow: it is neither, or what it says could not be written as JSON: sets, keys that are no strings, NaN.
-  """
-  try:
-    return decode(text.strip())
-  except Fault as fault:
-    if str(fault) != 'invalid_json':
-      raise BadRow('call', f'{shown(text)} cannot be used: {fault}') from fault
-  try:
-    tree = ast.parse(text.strip(), mode='eval')
-    for node in ast.walk(tree):
-      if isinstance(node, ast.Dict):
-        distinct([(ast.dump(key) if key else '**', None) for key in node.keys])
-    return _jsonable(ast.literal_eval(tree))
-  except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-    raise BadRow('call', f'{shown(text)} is neither JSON nor a Python literal') from error
-
-
-def _jsonable(value: Any) -> Any:
-  if isinstance(value, dict):
-    if not all(isinstance(key, str) for key in value):
-      raise ValueError('keys must be strings')
-    return {key: _jsonable(item) for key, item in value.items()}
-  if isinstance(value, list | tuple):
-    return [_jsonable(item) for item in value]
-  if isinstance(value, float) and not math.isfinite(value):
-    raise ValueError('no number')
-  if isinstance(value, str):
-    value.encode()
-  if value is not None and not isinstance(value, str | int | float):
-    raise TypeError(type(value).__name__)
   return value
 
 
@@ -163,20 +86,48 @@ def calls_of(value: Any, tools: Mapping[str, Tool], *, written: bool = False) ->
 
 
 def tools_of(value: Any) -> tuple[Tool, ...]:
-  """The tools of a list, a string of JSON, or None. One that stands there twice is one. Raises BadRow."""
-  return _written_tools(value) if isinstance(value, str) else _tools(entries(value, 'tools'))
+  """The tools of a list, a string of JSON, or None. One that stands there twice is one. Raises BadRow.
+
+  A text of a tool that was met before gives the same object, so what is made of a tool can be remembered.
+  """
+  if not isinstance(value, str):
+    return _distinct(map(tool_of, entries(value, 'tools')))
+  if pieces := _pieces(value):
+    try:
+      return _distinct(map(_written_tool, pieces))
+    except BadRow:  # it was no border between two tools, or one of them is broken
+      pass
+  return _written_tools(value)
 
 
-@functools.lru_cache(_REMEMBERED)
+def _pieces(text: str) -> list[str]:
+  """The texts of the tools in a list of OpenAI's, as far as one can see; if each of them is JSON, the list is."""
+  text = text.strip(_SPACES)
+  start = next((start for start in _STARTS if text.startswith('[' + start)), None)
+  if start is None or not text.endswith(']'):
+    return []
+  *before, last = [piece.rstrip(_SPACES) for piece in text[1:-1].split(start)[1:]]
+  if not all(piece.endswith(',') for piece in before):
+    return []
+  return [start + piece for piece in (*(piece[:-1] for piece in before), last)]
+
+
+@functools.lru_cache(_TOOLS)
+def _written_tool(text: str) -> Tool:
+  return tool_of(text, nulls='null' in text)
+
+
+@functools.lru_cache(_LISTS)
 def _written_tools(text: str) -> tuple[Tool, ...]:
-  return _tools(entries(text, 'tools'), nulls='null' in text)
+  return _distinct(tool_of(entry, nulls='null' in text) for entry in entries(text, 'tools'))
 
 
-def _tools(listed: list[Any], *, nulls: bool = True) -> tuple[Tool, ...]:
-  found: list[Tool] = []
-  for entry in listed:
-    tool = tool_of(entry, nulls=nulls)
-    if tool not in found:
+def _distinct(tools: Iterable[Tool]) -> tuple[Tool, ...]:
+  found, named = list[Tool](), dict[str, list[Tool]]()
+  for tool in tools:
+    others = named.setdefault(tool.name, [])
+    if tool not in others:
+      others.append(tool)
       found.append(tool)
   return tuple(found)
 
@@ -307,8 +258,11 @@ def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
 def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
   """The tools by their names, without those that share one."""
   listed = tuple(tools)
-  count = collections.Counter(tool.name for tool in listed)
-  return {tool.name: tool for tool in listed if count[tool.name] == 1}
+  found = {tool.name: tool for tool in listed}
+  if len(found) < len(listed):
+    count = collections.Counter(tool.name for tool in listed)
+    return {name: tool for name, tool in found.items() if count[name] == 1}
+  return found
 
 
 def text_of(value: Any, *, result: bool = False) -> str:
