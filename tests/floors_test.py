@@ -28,9 +28,11 @@ JAX_FREE_FILES = {
   'rollout/published.py',
   'rollout/answers.py',
   'rollout/broadcast.py',
+  'rollout/frozen.py',
   'train/settings.py',
   'train/surroundings.py',
   'train/endpoints.py',
+  'train/teacher_settings.py',
 }
 BESIDE = {('envs', 'rewards'), ('rewards', 'envs'), ('chat', 'ops'), ('ops', 'chat'), ('toolverse', 'rollout')}
 HEAVY = {'jax', 'jaxlib', 'flax', 'optax', 'chex', 'orbax'}
