@@ -4,7 +4,6 @@ import contextlib
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -12,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from ports import free_port
 
 ROOT = pathlib.Path(__file__).parents[1]
 VENV = os.environ.get('SLCA_SGLANG_VENV', '')
@@ -25,9 +25,7 @@ class Process:
   """One server process on a port of its own, with whatever it starts."""
 
   def __init__(self, model: pathlib.Path, log: pathlib.Path):
-    with socket.socket() as probe:
-      probe.bind(('127.0.0.1', 0))
-      self.port = probe.getsockname()[1]
+    self.port = free_port()
     self.model, self.log, self.url = model, log, f'http://127.0.0.1:{self.port}'
     self.start()
 
@@ -38,7 +36,7 @@ class Process:
       environment = os.environ | {'VENV': VENV}
       self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
-  def wait(self, seconds: float = 300) -> 'Process':
+  def wait(self, seconds: float = 600) -> 'Process':
     """Returns once it is healthy."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and self.process.poll() is None:

@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import resource
-import socket
 import subprocess
 import sys
 
@@ -21,7 +20,7 @@ from slca_jax.nn.transformer import Transformer
 SIZES = dict(vocab=61, layers=3, width=16, hidden=24, heads=4, kv_heads=2, head_dim=8, tied=False, vocab_multiple=8)
 CONFIG = TransformerConfig(**SIZES)
 SPLIT = dict(eos=(3,), max_shard_bytes=4_000)
-SECONDS = 240
+SECONDS = 500
 
 
 def join(index: int, port: int, folder: pathlib.Path) -> None:
@@ -71,9 +70,9 @@ def complaint(work):
 
 def run_both(folder):
   """Starts the two processes and waits; none is left behind."""
-  with socket.socket() as probe:
-    probe.bind(('127.0.0.1', 0))
-    port = probe.getsockname()[1]
+  from ports import free_port  # the two processes run this file without pytest's paths
+
+  port = free_port()
   flags = '--xla_force_host_platform_device_count=2 --xla_cpu_enable_concurrency_optimized_scheduler=false'
   environment = os.environ | {'XLA_FLAGS': flags, 'JAX_PLATFORMS': 'cpu'}
   logs = [folder.parent / f'{index}.log' for index in range(2)]

@@ -7,13 +7,13 @@ launch/test.sh --sglang` does.
 import asyncio
 import functools
 import json
-import socket
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from ports import free_port
 from sglang_process import Process, needs_sglang
 
 from slca_jax.chat.template import Template, load_template
@@ -33,7 +33,7 @@ from slca_jax.train import rl, worlds
 from slca_jax.train import settings as s
 from slca_jax.train.steps import Policy
 
-pytestmark = [*needs_sglang, pytest.mark.timeout(900)]
+pytestmark = [*needs_sglang, pytest.mark.timeout(1800)]
 
 SIZES = dict(layers=2, width=64, hidden=96, heads=4, kv_heads=2, head_dim=16, context=1024, remat='none')
 FAMILIES = {
@@ -41,6 +41,7 @@ FAMILIES = {
   'llama': dict(tied=False),
   'qwen3': dict(qk_norm=True, rope_theta=1e6),
 }
+PATIENT = {'connect_seconds': 120.0, 'outage_seconds': 600.0}
 PROMPTS = [tuple(int(x) for x in np.random.default_rng(i).integers(7, 250, n)) for i, n in enumerate((5, 33, 90, 150))]
 
 
@@ -87,7 +88,7 @@ def serve(tmp_path_factory):
 
 def sampler(server, folder, family='qwen3', *, run='run', **settings):
   config, _, _ = network(family)
-  options = SGLangServers(urls=server.url, **{'concurrency': 8, 'probe_seconds': 0.5, **settings})
+  options = SGLangServers(urls=server.url, **{'concurrency': 8, 'probe_seconds': 0.5, **PATIENT, **settings})
   save = lambda params, path: save_hf(params, config, path)
   tensors = lambda params: named_tensors(params, config)
   return SGLangSampler(options, run=run, folder=folder, save=save, vocab=config.vocab, tensors=tensors)
@@ -215,18 +216,29 @@ def test_after_a_publish_all_is_of_the_new_weights_shared_prefixes_too(pause, se
   assert numbers['sync/bytes'] > 300_000 and numbers['sync/load_seconds'] > 0
 
 
+async def keep_asking(engine, session, samples, published):
+  """Asks again and again until the weights were published, so that some answer is under way when they are."""
+  count = 100 if session == 'a' else 150  # out of step with each other
+  while not published.is_set():
+    samples.append(await ask(engine, PROMPTS[1], session=session, max_tokens=count, stop=()))
+
+
 @pytest.mark.parametrize('pause', ['retract', 'in_place'])
 def test_an_answer_that_spans_an_update_says_which_weights_drew_what(pause, serve, tmp_path):
   engine = sampler(serve('qwen3'), tmp_path, pause=pause)
 
   async def body():
-    for attempt in range(5):
-      job = asyncio.create_task(ask(engine, PROMPTS[1], session=f'{attempt}', max_tokens=900, stop=()))
-      await asyncio.sleep(0.8 / 2**attempt)
+    for _ in range(5):
+      samples, published = [], asyncio.Event()
+      jobs = [asyncio.create_task(keep_asking(engine, name, samples, published)) for name in 'ab']
+      while not samples:  # the other session is in the middle of an answer now
+        await asyncio.sleep(0.01)
       await engine.publish(network('qwen3', 1)[2], 2)
-      sample = await job
-      if len(sample.versions) == 2:
-        return sample
+      published.set()
+      await asyncio.gather(*jobs)
+      for sample in samples:
+        if len(sample.versions) == 2:
+          return sample
       await engine.publish(network('qwen3')[2], 1)
     raise AssertionError('no answer was under way')
 
@@ -249,12 +261,17 @@ def test_an_aborted_rollout_keeps_its_tokens_and_counts_as_cut_off(serve, tmp_pa
   world = collect.Rollouts(engine, template, open_world, limits, Decoding(temperature=0.0))
 
   async def body():
-    job = asyncio.create_task(collect.run(task, 0, 0, world, seed='s'))
-    while not engine._running:
-      await asyncio.sleep(0.01)
-    await asyncio.sleep(0.3)
-    await engine.release(next(iter(engine._running)))
-    return await job
+    for attempt in range(5):
+      job = asyncio.create_task(collect.run(task, 0, attempt, world, seed='s'))
+      while not engine._running:
+        await asyncio.sleep(0.01)
+      [session] = engine._running
+      await ask(engine, PROMPTS[0], session='beside', max_tokens=30, stop=())  # the rollout has about as many by then
+      await engine.release(session)
+      trajectory = await job
+      if 0 < len(trajectory.turns[0].tokens) < 700:
+        return trajectory
+    raise AssertionError('no rollout was under way')
 
   trajectory = run(engine, body)
   [turn] = trajectory.turns
@@ -264,10 +281,7 @@ def test_an_aborted_rollout_keeps_its_tokens_and_counts_as_cut_off(serve, tmp_pa
 
 def test_weights_can_be_broadcast_instead_of_written(serve, tmp_path):
   pytest.importorskip('torch', reason='broadcasting needs torch; install the extra "test"')
-  with socket.socket() as probe:
-    probe.bind(('127.0.0.1', 0))
-    meet = f'127.0.0.1:{probe.getsockname()[1]}'
-  engine = sampler(serve('qwen3'), tmp_path, transport='distributed', meet=meet)
+  engine = sampler(serve('qwen3'), tmp_path, transport='distributed', meet=f'127.0.0.1:{free_port()}')
 
   async def body():
     await engine.publish(network('qwen3', 1)[2], 2)  # the group is used again
@@ -293,14 +307,14 @@ def test_a_second_run_on_the_server_is_refused(serve, tmp_path):
 
 def test_a_server_killed_in_the_middle_of_a_batch_costs_nothing_but_time(serve, tmp_path):
   server = serve('qwen3')
-  engine = sampler(server, tmp_path, outage_seconds=300.0)
+  engine = sampler(server, tmp_path)
 
   async def body():
     expected = await talk(engine, max_tokens=200)
     jobs = asyncio.create_task(talk(engine, max_tokens=200))
     while len(engine._running) < len(PROMPTS):
-      await asyncio.sleep(0.001)
-    await asyncio.sleep(0.05)
+      await asyncio.sleep(0)
+    await ask(engine, PROMPTS[0], session='beside', max_tokens=5, stop=())  # the others are under way by then
     server.kill()
     server.start()
     return expected, await jobs, engine.numbers()
@@ -314,7 +328,7 @@ def test_a_server_killed_in_the_middle_of_a_batch_costs_nothing_but_time(serve, 
 def test_a_training_run_samples_from_the_server_and_publishes_after_every_step(serve, tmp_path):
   server = serve('qwen3')
   write_tasks([make_task(0, 'train', index) for index in range(4)], tmp_path / 'train.jsonl')
-  servers = SGLangServers(urls=server.url, concurrency=8)
+  servers = SGLangServers(urls=server.url, concurrency=8, **PATIENT)
   limits = Limits(turns=3, prompt_tokens=96, response_tokens=96, turn_tokens=24, observation_tokens=16)
   config = s.RLConfig(
     output=str(tmp_path / 'out'),

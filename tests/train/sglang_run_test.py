@@ -22,7 +22,7 @@ from slca_jax.rollout.settings import Layout, Limits, LocalEngine, SGLangServers
 from slca_jax.train import rl, sft
 from slca_jax.train import settings as s
 
-pytestmark = [*needs_sglang, pytest.mark.timeout(900)]
+pytestmark = [*needs_sglang, pytest.mark.timeout(1800)]
 
 NETWORK = TransformerConfig(layers=2, width=64, hidden=128, heads=4, kv_heads=2, head_dim=16, context=1024)
 MESH = s.MeshShape(1, 1, 1) if len(jax.devices()) == 1 else s.MeshShape(data=8)
@@ -97,7 +97,8 @@ def first_rollouts(output):
 def test_run_on_a_server_with_simulator_and_judge_does_what_the_embedded_engine_does(taught, tmp_path):
   with ScriptedEndpoint(play) as tools, ScriptedEndpoint(judge) as judges, served(taught / 'sft' / 'model') as server:
     here = s.RolloutSettings(limits=LIMITS, local=LocalEngine(slots=32, context=256))
-    there = s.RolloutSettings('sglang', limits=LIMITS, sglang=SGLangServers(urls=server.url, concurrency=8))
+    servers = SGLangServers(urls=server.url, concurrency=8, connect_seconds=120.0)
+    there = s.RolloutSettings('sglang', limits=LIMITS, sglang=servers)
     rl.train(config(taught, tmp_path / 'here', tools, judges, here, steps=1))
     rl.train(config(taught, tmp_path / 'there', tools, judges, there))
     rl.train(config(taught, tmp_path / 'stale', tools, judges, dataclasses.replace(there, max_staleness=1)))
