@@ -83,18 +83,26 @@ class Checkpoints:
     step = self.latest if step is None else step
     plain = _plain(template)
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, plain)
+    self._require_alike(step, abstract)
     parts: dict[str, Any] = {'state': ocp.args.StandardRestore(abstract), 'record': ocp.args.JsonRestore()}
     if data is not None:
       parts['data'] = grain.checkpoint.CheckpointRestore(data)
-    try:
-      found = self._manager.restore(step, args=ocp.args.Composite(**parts))
-    except ValueError as error:
-      raise ConfigError(
-        f'checkpoint {step} in {self._manager.directory} is not of this model and optimiser: {error}; '
-        'use another output folder or the settings it was made with'
-      ) from error
+    found = self._manager.restore(step, args=ocp.args.Composite(**parts))
     leaves = [found['state'][name] for name in plain]  # by name: trees of dicts are sorted, ours is in its own order
     return jax.tree.unflatten(jax.tree.structure(template), leaves), found['record']
+
+  def _require_alike(self, step: int | None, abstract: dict[str, Any]) -> None:
+    """Raises ConfigError if the checkpoint's arrays are others. (Orbax finds out while its other reads go on.)"""
+    folder = pathlib.Path(self._manager.directory)
+    kept: Any = ocp.StandardCheckpointHandler().metadata(folder / str(step) / 'state')
+    there = {name: array.shape for name, array in kept.tree.items()}
+    wanted = {name: array.shape for name, array in abstract.items()}
+    for name in sorted(there.keys() | wanted.keys()):
+      if there.get(name) != wanted.get(name):
+        raise ConfigError(
+          f'checkpoint {step} in {folder} is not of this model and optimiser: {name} is {there.get(name)} there and '
+          f'{wanted.get(name)} here; use another output folder or the settings it was made with'
+        )
 
   def wait(self) -> None:
     """Blocks until every checkpoint that was begun is on disk."""
