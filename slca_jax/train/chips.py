@@ -71,7 +71,7 @@ _QUIET = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-  """Devices to compile for: the name they were asked for by, JAX's descriptions, what one is, the compiler's options."""
+  """Devices to compile for: the name asked for, JAX's descriptions, what one device is, the compiler's options."""
 
   name: str
   devices: tuple[Any, ...]
@@ -85,7 +85,7 @@ class Target:
 
 
 def prepare_process(topologies: list[str], environment: MutableMapping[str, str] = os.environ) -> None:
-  """Sets what must be set before JAX starts: no search for TPUs on this machine, and as many simulated CPUs as asked."""
+  """Sets what JAX reads when it starts: no search for TPUs on this machine, and as many simulated CPUs as asked."""
   for name, value in _QUIET.items():
     environment.setdefault(name, value)
   if not any(name.startswith('gpu') for name in topologies):

@@ -11,7 +11,9 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-Trips = Mapping[str, float]  # turns of a loop by the Python file that made it; of several on the stack, the innermost counts
+# Turns of a loop by the Python file that made it; of several on the stack, the innermost counts.
+Trips = Mapping[str, float]
+Totals = collections.defaultdict[str, float]
 
 _SIZES = {'pred': 1, 's8': 1, 'u8': 1, 'bf16': 2, 'f16': 2, 's16': 2, 'u16': 2, 's32': 4, 'u32': 4, 'f32': 4, 's64': 8}
 _SHAPE = re.compile(r'\b(pred|bf16|f16|f32|[su](?:8|16|32|64))\[([\d,]*)\]')
@@ -42,7 +44,7 @@ class Work:
 def work(text: str, trips: Trips) -> Work:
   """What the program of this text does in one call, loops as often as they turn."""
   program = _Program(text)
-  totals: collections.Counter = collections.Counter()
+  totals: Totals = collections.defaultdict(float)
   program.visit(program.entry, 1.0, trips, totals)
   sent = {name.removeprefix('sent '): count for name, count in totals.items() if name.startswith('sent ')}
   return Work(totals['cycles'], sent, totals['kernels'], int(totals['unknown']))
@@ -89,7 +91,7 @@ class _Program:
     self.entry = entry[1]
     self.frames = _Frames(blocks[0])
 
-  def visit(self, name: str, times: float, trips: Trips, totals: collections.Counter) -> None:
+  def visit(self, name: str, times: float, trips: Trips, totals: Totals) -> None:
     """Adds what the computation does in `times` calls."""
     channels: set[str] = set()
     for _, kind, shape, rest in _instructions(self.bodies[name]):
@@ -108,7 +110,7 @@ class _Program:
           for _, inner, inner_shape, inner_rest in _instructions(self.bodies[called]):
             self._count_sent(inner, inner_shape, inner_rest, times, channels, totals)
 
-  def _turns(self, condition: str, rest: str, trips: Trips, totals: collections.Counter) -> float:
+  def _turns(self, condition: str, rest: str, trips: Trips, totals: Totals) -> float:
     known = re.search(r'known_trip_count"?:\s*\{"?n"?:"?(\d+)', rest)  # CPU writes it down, TPU does not
     constants = re.findall(r'constant\((\d+)\)', self.bodies[condition])
     if known:
