@@ -15,12 +15,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from slca_jax.errors import ConfigError, SamplerError
 from slca_jax.rollout.answers import Tag, is_free
 from slca_jax.rollout.settings import SGLangServers
-from slca_jax.rollout.wire import Server, Trouble
+from slca_jax.rollout.wire import MARGIN, Server, Trouble
 
 Deliver = Callable[[Sequence[Server]], Awaitable[Sequence[Server]]]  # gives weights to servers; returns who has them
 
 _STRIKES = 3  # this many troubles in a row, and a server is left out
-_MARGIN = 6  # positions of its context that SGLang keeps for itself
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -196,9 +195,9 @@ class Fleet:
     if server.context is None:
       info = await server.ask('/server_info')
       server.context = min(info[name] for name in ('context_length', 'max_total_num_tokens') if info.get(name))
-    if (server.context or 0) < self._needed + _MARGIN:
+    if (server.context or 0) < self._needed + MARGIN:
       raise ConfigError(
-        f'{server.url} takes {server.context} tokens, the longest rollout needs {self._needed} and {_MARGIN} to spare; '
+        f'{server.url} takes {server.context} tokens, the longest rollout needs {self._needed} and {MARGIN} to spare; '
         'start it with a longer --context-length, or lower rollout.limits'
       )
 

@@ -16,7 +16,7 @@ from slca_jax.errors import ConfigError, SamplerError
 from slca_jax.rollout.answers import read_draw
 from slca_jax.rollout.sampler import Sample
 from slca_jax.rollout.settings import SGLangServers
-from slca_jax.rollout.wire import Server, Trouble, draw_order
+from slca_jax.rollout.wire import MARGIN, Server, Trouble, draw_order
 
 _LONGEST_NAP = 30.0
 
@@ -56,9 +56,9 @@ class FrozenServers:
         (info[name] for name in ('context_length', 'max_total_num_tokens') if info.get(name)), default=None
       )
       require(
-        server.context is None or server.context >= self._needed,
-        f'{server.url} takes {server.context} tokens, the longest rollout needs {self._needed}; start it with a longer '
-        '--context-length, or lower rollout.limits',
+        server.context is None or server.context >= self._needed + MARGIN,
+        f'{server.url} takes {server.context} tokens, the longest rollout needs {self._needed} and {MARGIN} to '
+        'spare; start it with a longer --context-length, or lower rollout.limits',
       )
 
   async def generate(

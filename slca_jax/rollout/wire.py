@@ -10,6 +10,7 @@ import httpx2
 from slca_jax.errors import SamplerError
 from slca_jax.rollout.settings import SGLangServers
 
+MARGIN = 6  # positions of its context that SGLang keeps for itself
 _WAIT = frozenset({408, 429, 503})  # come again later
 
 
