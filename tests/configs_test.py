@@ -152,5 +152,5 @@ def test_every_estimator_has_a_config_and_its_options_stand_at_their_defaults():
 )
 def test_launcher_refuses_a_mistake_by_name(arguments, says):
   command = [sys.executable, str(ROOT / 'launch' / 'train_rl.py'), *arguments]
-  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=500)
   assert done.returncode != 0 and says in done.stderr
