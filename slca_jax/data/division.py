@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from slca_jax.data.ledger import Table, hashed
+from slca_jax.data.formats.row import hashed
+from slca_jax.data.ledger import Table
 from slca_jax.data.likeness import Neighbours
 from slca_jax.data.settings import AS_THEY_COME, REST, Portion, Preparation
 from slca_jax.errors import DataError

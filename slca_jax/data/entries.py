@@ -5,8 +5,8 @@ import json
 from typing import Any
 
 from slca_jax.data.filters import Fault, fault_of
-from slca_jax.data.formats.row import Row, dialogue_of
-from slca_jax.data.ledger import Entry, hashed
+from slca_jax.data.formats.row import Row, dialogue_of, hashed
+from slca_jax.data.ledger import Entry
 from slca_jax.data.likeness import opening, shingles
 from slca_jax.data.samples import has_history, prompt_length, samples_of, teaches
 from slca_jax.data.settings import Preparation

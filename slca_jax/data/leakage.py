@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from slca_jax.data.ledger import hashed
+from slca_jax.data.formats.row import hashed
 from slca_jax.data.likeness import Neighbours, opening, shingles
 from slca_jax.dialogue import Message
 from slca_jax.errors import DataError

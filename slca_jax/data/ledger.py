@@ -5,7 +5,6 @@ appears last and whole: where it is, the chunk is done.
 """
 
 import dataclasses
-import hashlib
 import io
 import json
 import pathlib
@@ -85,11 +84,6 @@ class Table:
   names: tuple[str, ...]
 
 
-def hashed(text: str) -> int:
-  """64 bits that stand for a text."""
-  return int.from_bytes(hashlib.blake2b(text.encode('utf-8', 'replace'), digest_size=8).digest(), 'little')
-
-
 class Ledger:
   """The chunks of a preparation in a folder."""
 
@@ -114,8 +108,8 @@ class Ledger:
     """Says that all chunks are there."""
     (self._folder / 'complete').touch()
 
-  def write(self, number: int, entries: list[Entry], counts: Counts) -> None:
-    """Adds a chunk; it is there whole or not at all."""
+  def write(self, number: int, entries: list[Entry], counts: Counts, ids: list[int]) -> None:
+    """Adds a chunk; it is there whole or not at all. `ids` are hashes of all ids that its rows gave away."""
     write_whole(self._lines(number), b''.join(entry.line + b'\n' for entry in entries))
     names = sorted({entry.subset for entry in entries})
     columns: dict[str, Any] = {
@@ -130,6 +124,7 @@ class Ledger:
     }
     arrays: dict[str, Any] = {name: np.array(values, _KEPT[name]) for name, values in columns.items()}
     arrays['shingles'] = np.concatenate([np.zeros(0, np.uint64), *(entry.shingles for entry in entries)])
+    arrays['ids'] = np.array(ids, np.uint64)
     arrays['told'] = np.frombuffer(json.dumps([names, dataclasses.asdict(counts)]).encode(), np.uint8)
     content = io.BytesIO()
     np.savez(content, **arrays)
@@ -140,6 +135,12 @@ class Ledger:
     for number in range(self.chunks):
       with np.load(self._numbers(number)) as arrays:
         yield Counts(**json.loads(arrays['told'].tobytes())[1])
+
+  def ids(self) -> Iterator[int]:
+    """The hashes of all ids that rows gave away, those of dropped rows included."""
+    for number in range(self.chunks):
+      with np.load(self._numbers(number)) as arrays:
+        yield from arrays['ids'].tolist()
 
   def table(self) -> Table:
     """The numbers of all rows."""

@@ -27,9 +27,9 @@ from slca_jax.data.filters import Fault
 from slca_jax.data.folders import claimed, write_json, write_whole
 from slca_jax.data.formats.files import parts
 from slca_jax.data.formats.read import read
-from slca_jax.data.formats.row import Row
+from slca_jax.data.formats.row import Row, hashed
 from slca_jax.data.leakage import check_leakage
-from slca_jax.data.ledger import Counts, Entry, Ledger, Table, hashed
+from slca_jax.data.ledger import Counts, Entry, Ledger, Table
 from slca_jax.data.settings import Preparation
 from slca_jax.errors import ConfigError, DataError
 
@@ -88,29 +88,32 @@ def _read(settings: Preparation, ledger: Ledger) -> None:
     return
   done = sum(counts.read for counts in ledger.counts())
   limit = settings.limit or None
-  rows = read(settings.input, format=settings.format, split=settings.split, limit=limit, strict=False)
+  options: dict[str, Any] = {'format': settings.format, 'split': settings.split, 'limit': limit and limit - done}
+  rows = read(settings.input, skip=done, seen=set(ledger.ids()), strict=False, **options)
   with tqdm.tqdm(total=limit, initial=done, desc='read', unit=' rows', disable=None) as bar:
-    rows = itertools.islice(rows, done, None)
     for number in itertools.count(ledger.chunks):
-      entries, counts = _chunk(rows, settings)
+      entries, counts, ids = _chunk(rows, settings)
       if not counts.read:
         break
-      ledger.write(number, entries, counts)
+      ledger.write(number, entries, counts, ids)
       bar.update(counts.read)
   ledger.finish()
 
 
-def _chunk(rows: Iterator[Row], settings: Preparation) -> tuple[list[Entry], Counts]:
-  entries, counts, size = list[Entry](), Counts(), 0
+def _chunk(rows: Iterator[Row], settings: Preparation) -> tuple[list[Entry], Counts, list[int]]:
+  """(what is kept of the next rows, what happened to them, the hashes of the ids they were given)."""
+  entries, counts, ids, size = list[Entry](), Counts(), list[int](), 0
   while counts.read < settings.chunk and size < _BYTES and (row := next(rows, None)) is not None:
     counts.read += 1
-    entry = entry_of(row, settings)
+    key, entry = hashed(row.id), entry_of(row, settings)
+    if not row.fault:
+      ids.append(key)
     if isinstance(entry, Fault):
-      counts.drop(entry.code, hashed(row.id), row.id, entry.why, most=settings.examples)
+      counts.drop(entry.code, key, row.id, entry.why, most=settings.examples)
     else:
       entries.append(entry)
       size += len(entry.line)
-  return entries, counts
+  return entries, counts, ids
 
 
 def _quote(counts: Counts, ledger: Ledger, table: Table, division: Division, most: int) -> None:

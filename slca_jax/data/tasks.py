@@ -206,7 +206,7 @@ def _tool_to_json(tool: Tool) -> dict[str, Any]:
   }
 
 
-_tool_text = Remembered(lambda tool: _ENCODER.encode(_tool_to_json(tool)), most=4096)
+_tool_text = Remembered[Tool, str](lambda tool: _ENCODER.encode(_tool_to_json(tool)), most=4096)
 
 
 def _call_to_json(call: ToolCall) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slca_jax.data.division import HELDOUT, NOWHERE, RL, SFT, allotted, divide
-from slca_jax.data.ledger import Table, hashed
+from slca_jax.data.formats.row import hashed
+from slca_jax.data.ledger import Table
 from slca_jax.data.likeness import shingles
 from slca_jax.data.settings import Portion, Preparation
 from slca_jax.errors import DataError

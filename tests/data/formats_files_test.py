@@ -12,7 +12,10 @@ import pyarrow.parquet as parquet
 import pytest
 from records import ASK, DEMONSTRATIONS, OTHERS, PARALLEL, slca_rl
 
+from slca_jax.data.formats import files
 from slca_jax.data.formats.read import read
+from slca_jax.data.formats.row import hashed
+from slca_jax.data.formats.texts import load
 from slca_jax.data.tasks import write_dialogues, write_tasks
 from slca_jax.errors import DataError
 
@@ -254,6 +257,56 @@ def test_memory_does_not_grow_with_the_input(tmp_path, name):
   peak(10)
   few, many = peak(200), peak(600)  # 2 and 6 MB
   assert many < 1.1 * few + 200 * 400  # a hash of each id is kept
+
+
+MANY = [{**ROW, 'id': f'm{i}' if i % 4 else '', 'tools': []} for i in range(37)]
+MANY[7], MANY[30] = {'messages': [], 'tools': [], 'id': ''}, {**MANY[30], 'id': 'm5'}  # no row, and a double id
+
+
+@pytest.mark.parametrize('name', ['a.jsonl', 'a.json', 'a.jsonl.gz', 'a.parquet'])
+@pytest.mark.parametrize('skip', [0, 1, 5, 7, 8, 16, 25, 36, 37, 60])
+def test_rows_after_those_passed_over_are_the_same(tmp_path, name, skip):
+  path = tmp_path / name
+  if name == 'a.parquet':
+    parquet.write_table(pa.Table.from_pylist(MANY), path, row_group_size=8)
+  else:
+    written(path, MANY)
+  whole = list(read(path, strict=False))
+  assert [row.fault for row in whole if row.fault] == ['no_question', 'duplicate_id']
+  seen = {hashed(row.id) for row in whole[:skip] if not row.fault}
+  assert list(read(path, strict=False, skip=skip, seen=seen)) == whole[skip:]
+  assert seen == {hashed(row.id) for row in whole if not row.fault}
+
+
+def test_rows_passed_over_may_be_of_several_files_of_several_formats(tmp_path):
+  written(tmp_path / 'a.jsonl', [ROW] * 3)
+  (tmp_path / 'b.jsonl').write_bytes(b'{"torn"\n\n{"unknown": 1}\n' + lines([ROW, {'query': 'q'}, ROW]) + b'{]\n')
+  dialogue = [{'role': 'User', 'text': 'Well?'}, {'role': 'AI', 'text': 'Dry.'}]
+  (tmp_path / 'c.jsonl').write_bytes(lines(dialogue))
+  (tmp_path / 'd.jsonl').write_bytes(lines([DEMONSTRATIONS['toucan']] * 2))
+  whole = list(read(tmp_path, strict=False))
+  assert [row.fault for row in whole] == [
+    *('', '', ''), *('json', 'format', '', 'format', '', 'json'), '', *('', 'duplicate_id')
+  ]  # fmt: skip
+  for skip in range(len(whole) + 1):
+    seen = {hashed(row.id) for row in whole[:skip] if not row.fault}
+    assert list(read(tmp_path, strict=False, skip=skip, seen=seen)) == whole[skip:]
+  assert [row.id for row in read([ROW, ROW, ROW], skip=1)] == ['row-2', 'row-3']
+
+
+def test_rows_passed_over_are_not_decoded(tmp_path, monkeypatch):
+  loaded = []
+  monkeypatch.setattr(files, 'load', lambda text: loaded.append(text) or load(text))
+  path = written(tmp_path / 'a.jsonl', [ROW] * 50)
+  assert len(list(read(path, skip=47))) == 3 and len(loaded) <= 6
+  assert not list(read(path, skip=47, limit=0))
+
+
+def test_a_fault_among_rows_passed_over_is_none_of_ones_business(tmp_path):
+  (tmp_path / 'a.jsonl').write_bytes(lines([ROW]) + b'{]\n' + lines([ROW]))
+  assert [row.line for row in read(tmp_path / 'a.jsonl', skip=2)] == [3]
+  with pytest.raises(DataError, match=r'a\.jsonl:2: json'):
+    list(read(tmp_path / 'a.jsonl', skip=1))
 
 
 def test_the_hub_needs_its_package(monkeypatch):

@@ -15,6 +15,7 @@ import pytest
 from slca_jax.config import build
 from slca_jax.data.dealing import FILES
 from slca_jax.data.formats.known import ALIASES, FORMATS
+from slca_jax.data.ledger import Ledger
 from slca_jax.data.pipeline import prepare
 from slca_jax.data.settings import Portion, Preparation
 from slca_jax.data.tasks import read_dialogues, read_tasks
@@ -259,6 +260,28 @@ def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been(tmp_path, place, af
   prepare(settings(source, out))
   assert contents(out) == contents(tmp_path / 'whole')
   assert not (out / '.preparing').exists()
+
+
+def test_a_resumed_run_knows_the_ids_of_rows_it_dropped(tmp_path, monkeypatch):
+  rows = rows_of_many_kinds()
+  rows[2] = row(2, quiet=(0,), identity='same')  # dropped: no tool is called
+  rows[40], rows[45] = row(40, identity='same'), row(45, identity=rows[5]['id'])
+  source = write(tmp_path / 'in.jsonl', rows)
+  prepare(settings(source, tmp_path / 'whole', chunk=16))
+  kept = Ledger.write
+
+  def write_two(self, number, *rest):
+    if number == 2:
+      raise KeyboardInterrupt
+    kept(self, number, *rest)
+
+  monkeypatch.setattr(Ledger, 'write', write_two)
+  with pytest.raises(KeyboardInterrupt):
+    prepare(settings(source, tmp_path / 'out', chunk=16))
+  monkeypatch.setattr(Ledger, 'write', kept)
+  report = prepare(settings(source, tmp_path / 'out', chunk=16))
+  assert report['filter']['dropped']['format.duplicate_id'] == 2
+  assert contents(tmp_path / 'out') == contents(tmp_path / 'whole')
 
 
 def test_a_resumed_run_does_not_filter_again_what_it_filtered(tmp_path, monkeypatch):

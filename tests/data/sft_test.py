@@ -20,9 +20,9 @@ from slca_jax.errors import DataError
 from slca_jax.quickstart.demonstrations import demonstrate
 from slca_jax.quickstart.tokenizer import make_tokenizer
 from slca_jax.quickstart.world import KINDS, make_task
-from slca_jax.rollout.batching import flatten
 from slca_jax.rollout.collect import Rollouts, run
 from slca_jax.rollout.settings import Decoding, Limits
+from slca_jax.rollout.trees import flatten
 
 TEMPLATE = Template(make_tokenizer([make_task(0, 'train', index) for index in range(20)]))
 DATA = pathlib.Path(__file__).parents[3] / 'shared' / 'data'

@@ -1,11 +1,12 @@
 """Records of files and of the hub, one at a time: JSON lines, JSON, parquet, each opened by what it holds."""
 
+import functools
 import glob
 import gzip
 import os
 import pathlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from slca_jax.data.formats.elements import Elements
@@ -21,14 +22,20 @@ _BATCH = 16  # rows of parquet that are decoded at once; one can hold many megab
 _UNREADABLE = (OSError, EOFError, zlib.error)
 
 
+Numbered = tuple[int, dict[str, Any] | BadRow | None]
+
+
 class Part(NamedTuple):
-  """One file's records with their lines (in files without lines: their numbers), from 1; a BadRow stands for what could
-  not be read as a record. `stem` names the file within the source."""
+  """One file: `stem` names it within the source, `records` opens it, passing over as many records as one says.
+
+  Records come with their lines (in files without lines: their numbers), from 1. A BadRow stands for what could not be
+  read as a record, None for one that is passed over; most files need not be decoded for that.
+  """
 
   name: str
   stem: str
   path: pathlib.Path | None
-  records: Iterator[tuple[int, dict[str, Any] | BadRow]]
+  records: Callable[[int], Iterator[Numbered]]
 
 
 def parts(source: Source, *, split: str) -> Iterator[Part]:
@@ -38,14 +45,15 @@ def parts(source: Source, *, split: str) -> Iterator[Part]:
     DataError: there is none, or (while records are read) one is cut or cannot be read.
   """
   if not isinstance(source, str | os.PathLike):
-    yield Part('records', 'row', None, ((number, plain(record)) for number, record in enumerate(source, 1)))
+    yield Part('records', 'row', None, lambda passed: _passing(map(plain, source), passed))
     return
   text = os.fspath(source)
   if text.startswith(HUB):
-    yield Part(text, text.removeprefix(HUB), None, _hub(text.removeprefix(HUB), split))
+    hub = text.removeprefix(HUB)
+    yield Part(text, hub, None, lambda passed: _passing(_hub(hub, split), passed))
     return
   for path, stem in _files(text):
-    yield Part(str(path), stem, path, _records(path))
+    yield Part(str(path), stem, path, functools.partial(_records, path))
 
 
 def _files(text: str) -> Iterator[tuple[pathlib.Path, str]]:
@@ -75,20 +83,20 @@ def _stem(name: str) -> str:
   return name.removesuffix(ending)
 
 
-def _records(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any] | BadRow]]:
+def _records(path: pathlib.Path, passed: int) -> Iterator[Numbered]:
   try:
     with open(path, 'rb') as file:
       magic = file.read(4)
     if magic == b'PAR1' or path.suffix == '.parquet':
-      yield from _parquet(path)
+      yield from _parquet(path, passed)
       return
     with gzip.open(path) if magic[:2] == b'\x1f\x8b' else open(path, 'rb') as file:
-      yield from _text(path, file)  # type: ignore[arg-type]
+      yield from _text(path, file, passed)  # type: ignore[arg-type]
   except _UNREADABLE as error:
     raise DataError(f'{path} cannot be read to its end, it may be cut: {type(error).__name__}: {error}') from error
 
 
-def _text(path: pathlib.Path, file: BinaryIO) -> Iterator[tuple[int, dict[str, Any] | BadRow]]:
+def _text(path: pathlib.Path, file: BinaryIO, passed: int) -> Iterator[Numbered]:
   """JSON lines, a list of records, or one record that is spread over lines."""
   first = file.readline()
   while first and not first.strip(b'\xef\xbb\xbf \t\r\n'):
@@ -96,17 +104,21 @@ def _text(path: pathlib.Path, file: BinaryIO) -> Iterator[tuple[int, dict[str, A
   head = first.removeprefix(b'\xef\xbb\xbf').lstrip()
   file.seek(0)
   if head.startswith(b'['):
-    yield from ((number, _checked(value)) for number, value in Elements(path, file))
+    yield from _passing((_checked(value) for _, value in Elements(path, file)), passed)
   elif head.strip() == b'{' or ('.json' in path.suffixes and not _complete(head)):
-    yield 1, _whole(path, file)
+    yield from _passing([_whole(path, file)], passed)
   else:
-    yield from _lines(path, file)
+    yield from _lines(path, file, passed)
 
 
-def _lines(path: pathlib.Path, file: BinaryIO) -> Iterator[tuple[int, dict[str, Any] | BadRow]]:
+def _lines(path: pathlib.Path, file: BinaryIO, passed: int) -> Iterator[Numbered]:
   for number, line in enumerate(file, 1):  # as bytes, '\n' alone ends a line: JSON strings may hold U+2028
     text = line.removeprefix(b'\xef\xbb\xbf') if number == 1 else line
     if not text.strip():
+      continue
+    if passed:
+      passed -= 1
+      yield number, None
       continue
     try:
       yield number, _record(load(text))
@@ -114,6 +126,11 @@ def _lines(path: pathlib.Path, file: BinaryIO) -> Iterator[tuple[int, dict[str, 
       if not line.endswith(b'\n'):
         raise DataError(f'{path}:{number}: the file ends inside this line, it is cut; {error}') from error
       yield number, error
+
+
+def _passing(records: Iterable[dict[str, Any] | BadRow], passed: int) -> Iterator[Numbered]:
+  for number, record in enumerate(records, 1):
+    yield number, None if number <= passed else record
 
 
 def _checked(value: Any) -> dict[str, Any] | BadRow:
@@ -144,17 +161,24 @@ def _record(value: Any) -> dict[str, Any]:
   return value
 
 
-def _parquet(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any] | BadRow]]:
+def _parquet(path: pathlib.Path, passed: int) -> Iterator[Numbered]:
+  """Groups of rows that are passed over as a whole are not read."""
   import pyarrow
   import pyarrow.parquet as parquet
 
   try:
     with parquet.ParquetFile(path) as file:
-      number = 0
-      for batch in file.iter_batches(_BATCH):
-        for record in unfilled_rows(batch):
-          number += 1
-          yield number, record
+      sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+      done = 0
+      while sizes and done + sizes[0] <= passed:
+        done += sizes.pop(0)
+      yield from ((number, None) for number in range(1, done + 1))
+      groups = list(range(file.num_row_groups - len(sizes), file.num_row_groups))
+      for batch in file.iter_batches(_BATCH, row_groups=groups):
+        skipped = min(max(0, passed - done), batch.num_rows)
+        yield from ((number, None) for number in range(done + 1, done + 1 + skipped))
+        yield from enumerate(unfilled_rows(batch.slice(skipped)), done + 1 + skipped)
+        done += batch.num_rows
   except (pyarrow.ArrowException, ValueError, *_UNREADABLE) as error:  # ValueError: bytes that are no text
     raise DataError(f'{path} is no whole parquet file, it may be cut: {error}') from error
 
@@ -176,7 +200,7 @@ def _unfilled(value: Any, kind: Any) -> Any:
   return value
 
 
-def _hub(name: str, split: str) -> Iterator[tuple[int, dict[str, Any] | BadRow]]:
+def _hub(name: str, split: str) -> Iterator[dict[str, Any]]:
   """The rows of a data set of the hub, streamed; its structs are Arrow's, so their nulls are left out too."""
   try:
     import datasets  # pyright: ignore[reportMissingImports]
@@ -185,8 +209,8 @@ def _hub(name: str, split: str) -> Iterator[tuple[int, dict[str, Any] | BadRow]]
   path, _, config = name.partition(':')
   try:
     rows = datasets.load_dataset(path, config or None, split=split, streaming=True)
-    for number, batch in enumerate(rows.with_format('arrow').iter(1), 1):
-      yield number, next(unfilled_rows(batch))
+    for batch in rows.with_format('arrow').iter(1):
+      yield next(unfilled_rows(batch))
   except (OSError, ValueError, RuntimeError) as error:
     if isinstance(error, DataError):
       raise

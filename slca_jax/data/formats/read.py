@@ -1,21 +1,28 @@
 """Rows of a data set, whatever format it comes in, one at a time."""
 
+import contextlib
 import dataclasses
-import hashlib
 import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from slca_jax.data.formats.files import Part, Source, parts
+from slca_jax.data.formats.files import Numbered, Part, Source, parts
 from slca_jax.data.formats.known import ALIASES, FORMATS, Format, Record, detect
-from slca_jax.data.formats.row import BadRow, Row, question_id
+from slca_jax.data.formats.row import BadRow, Row, hashed, question_id
 from slca_jax.data.formats.turns import Decoded
 from slca_jax.dialogue import Dialogue, Task
 from slca_jax.errors import DataError
 
 
 def read(
-  source: Source, *, format: str = 'auto', split: str = 'train', limit: int | None = None, strict: bool = True
+  source: Source,
+  *,
+  format: str = 'auto',
+  split: str = 'train',
+  skip: int = 0,
+  seen: set[int] | None = None,
+  limit: int | None = None,
+  strict: bool = True,
 ) -> Iterator[Row]:
   """The rows of a data set in order, one at a time: memory does not grow with the input, but for a hash of each id.
 
@@ -24,7 +31,10 @@ def read(
       `hf:owner/name:config` for a data set of the hub, or records in memory.
     format: a name of FORMATS or ALIASES, or 'auto': the format of each file's first row, which its others must share.
     split: which split of a hub data set; files are read whole.
-    limit: at most so many rows.
+    skip: pass over so many rows; of files, they are not decoded where their format does not need it.
+    seen: hashes of the ids that rows had which were passed over, see `hashed`: another row with one of them is faulty.
+      Those of all rows that are read are added.
+    limit: at most so many rows, without those passed over.
     strict: raise at the first faulty row; otherwise hand it on with `fault` and `why`. A file that is cut or cannot be
       read at all is refused either way.
 
@@ -34,24 +44,38 @@ def read(
   format = ALIASES.get(format, format)
   if format != 'auto' and format not in FORMATS:
     raise DataError(f'{format!r} is no format; known are auto, {", ".join([*FORMATS, *ALIASES])}')
-  return itertools.islice(_rows(source, format, split, strict), limit)
+  rows = _rows(source, format, split, skip, set() if seen is None else seen)
+  return itertools.islice(_faultless(rows) if strict else rows, limit)
 
 
-def _rows(source: Source, format: str, split: str, strict: bool) -> Iterator[Row]:
-  seen: set[int] = set()
+def _rows(source: Source, format: str, split: str, skip: int, seen: set[int]) -> Iterator[Row]:
   for part in parts(source, split=split):
-    for row in _part(part, format):
-      if not row.fault:
+    for row in _part(part, format, skip):
+      if row is not None and not row.fault:
         row = _once(row, seen)
-      if row.fault and strict:
-        raise DataError(row.why)
-      yield row
+      if not skip and row is not None:
+        yield row
+      skip = max(0, skip - 1)
 
 
-def _part(part: Part, format: str) -> Iterator[Row]:
+def _faultless(rows: Iterator[Row]) -> Iterator[Row]:
+  for row in rows:
+    if row.fault:
+      raise DataError(row.why)
+    yield row
+
+
+def _part(part: Part, format: str, skip: int) -> Iterator[Row | None]:
+  """The rows of a file, None for those that were passed over: at most `skip`, the first ones."""
   name = '' if format == 'auto' else format
-  records = iter(part.records)
+  if skip and not name and part.path:
+    name = _detected(part, among=skip)
+  passed = skip if part.path and not (name and FORMATS[name].whole) else 0
+  records = part.records(passed)
   for line, record in records:
+    if record is None:
+      yield None
+      continue
     try:
       if isinstance(record, BadRow):
         raise record
@@ -60,12 +84,21 @@ def _part(part: Part, format: str) -> Iterator[Row]:
         record = _gathered(record, records, FORMATS[name])
       yield _row(FORMATS[name](record, part.path), part, line, name)
     except BadRow as error:
-      yield _faulty(part, line, name, error)
+      yield _faulty(f'{part.stem}-{line}', part.name, line, name, error)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
       if isinstance(error, DataError):
         raise
       why = f'this is no row of the format {name}: {type(error).__name__}: {error}'
-      yield _faulty(part, line, name, BadRow('record', why))
+      yield _faulty(f'{part.stem}-{line}', part.name, line, name, BadRow('record', why))
+
+
+def _detected(part: Part, *, among: int) -> str:
+  """The format of the first record that has one, among the first ones; '' if none has."""
+  for _, record in itertools.islice(part.records(0), among):
+    with contextlib.suppress(BadRow):
+      if record is not None and not isinstance(record, BadRow):
+        return detect(record)
+  return ''
 
 
 def _agreed(record: Record, name: str, *, forced: bool) -> str:
@@ -77,12 +110,12 @@ def _agreed(record: Record, name: str, *, forced: bool) -> str:
   return name
 
 
-def _gathered(first: Record, records: Iterator[tuple[int, Record | BadRow]], format: Format) -> Record:
+def _gathered(first: Record, records: Iterator[Numbered], format: Format) -> Record:
   lines = [first]
   for _, record in records:
     if isinstance(record, BadRow):
       raise record
-    if not format.fits(record):
+    if record is None or not format.fits(record):
       raise BadRow('mixed', 'the file holds one dialogue, a message a line, and something else')
     lines.append(record)
   return {'lines': lines}
@@ -110,17 +143,14 @@ def _check_names(task: Task) -> None:
 
 
 def _once(row: Row, seen: set[int]) -> Row:
-  """The row, faulty if its id was met before. 8 bytes of a hash stand for each id: enough for many millions."""
-  key = int.from_bytes(hashlib.blake2b(row.id.encode(), digest_size=8).digest())
+  """The row, faulty if its id was met before."""
+  key = hashed(row.id)
   if key not in seen:
     seen.add(key)
     return row
   error = BadRow('duplicate_id', f'the id {row.id!r} was already given to another row; ids seed rollouts')
-  return _faulty(Part(row.source, '', None, iter(())), row.line, row.format, error, identity=row.id)
+  return _faulty(row.id, row.source, row.line, row.format, error)
 
 
-def _faulty(part: Part, line: int, name: str, error: BadRow, identity: str = '') -> Row:
-  identity = identity or f'{part.stem}-{line}'
-  return Row(
-    identity, identity, part.name, line, name, fault=error.code, why=f'{part.name}:{line}: {error.code}: {error}'
-  )
+def _faulty(identity: str, source: str, line: int, name: str, error: BadRow) -> Row:
+  return Row(identity, identity, source, line, name, fault=error.code, why=f'{source}:{line}: {error.code}: {error}')

@@ -115,6 +115,11 @@ def dialogue_of(task: Task) -> Dialogue:
   return Dialogue(task.id, task.tools, tuple(messages), len(task.messages))
 
 
+def hashed(text: str) -> int:
+  """64 bits that stand for a text: enough for many millions of ids."""
+  return int.from_bytes(hashlib.blake2b(text.encode('utf-8', 'replace'), digest_size=8).digest(), 'little')
+
+
 def question_id(question: str) -> str:
   """An id for a dialogue whose source gives none: of its first question, white space and case apart."""
   return 'q' + hashlib.sha256(' '.join(question.casefold().split()).encode()).hexdigest()[:16]

@@ -88,10 +88,10 @@ def calls_of(value: Any, tools: Mapping[str, Tool], *, written: bool = False) ->
 def tools_of(value: Any) -> tuple[Tool, ...]:
   """The tools of a list, a string of JSON, or None. One that stands there twice is one. Raises BadRow.
 
-  A text of a tool that was met before gives the same object, so what is made of a tool can be remembered.
+  A tool that was met before in the same writing is the same object, so what is made of a tool can be remembered.
   """
   if not isinstance(value, str):
-    return _distinct(map(tool_of, entries(value, 'tools')))
+    return _distinct(map(_shared_tool, entries(value, 'tools')))
   if pieces := _pieces(value):
     try:
       return _distinct(map(_written_tool, pieces))
@@ -110,6 +110,13 @@ def _pieces(text: str) -> list[str]:
   if not all(piece.endswith(',') for piece in before):
     return []
   return [start + piece for piece in (*(piece[:-1] for piece in before), last)]
+
+
+def _shared_tool(entry: Any) -> Tool:
+  try:
+    return _written_tool(json.dumps(entry))
+  except (TypeError, ValueError, RecursionError, BadRow):  # no JSON, or no tool: the entry itself says why
+    return tool_of(entry)
 
 
 @functools.lru_cache(_TOOLS)
