@@ -37,7 +37,7 @@ from slca_jax.train.rl import train
 from slca_jax.train.settings import RLConfig
 train(build(RLConfig, json.loads(pathlib.Path(sys.argv[1]).read_text())))
 """
-# The same, told to end when its first numbers are written: from outside, a busy machine may tell it after the last ones.
+# The same, told to end when its first numbers are written: from outside a busy machine might tell it after the last.
 TERMINATED = (
   """
 import os, signal
