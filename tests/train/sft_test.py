@@ -31,6 +31,8 @@ from slca_jax.train.export import export
 from slca_jax.train.loader import RowBatches, heldout_batches, make_batch, tree
 from slca_jax.train.steps import Policy, make_measure
 
+pytestmark = pytest.mark.timeout(1800)
+
 NETWORK = TransformerConfig(layers=1, width=16, hidden=32, heads=2, kv_heads=1, head_dim=8, context=512)
 MESH = s.MeshShape(data=2, fsdp=2, tensor=2)
 LONG = Dialogue('long', (), (Message('user', 'Say it.'), Message('assistant', 'so ' * 400)))
@@ -113,7 +115,7 @@ def start(folder, output, **changes):
 
 
 def finish(process):
-  out, _ = process.communicate(timeout=300)
+  out, _ = process.communicate(timeout=600)
   assert process.returncode == 0, out.decode()[-3000:]
 
 
@@ -122,7 +124,7 @@ def test_run_over_full_rows_that_is_killed_goes_on_bit_for_bit(folder):
   changes = {**ROWS, 'steps': 6, 'eval_every': 2}
   finish(start(folder, 'rows_whole', **changes))
   metrics = folder / 'rows_killed' / 'metrics.jsonl'
-  process, end = start(folder, 'rows_killed', **changes), time.monotonic() + 240
+  process, end = start(folder, 'rows_killed', **changes), time.monotonic() + 600
   while not (metrics.exists() and metrics.read_text().count('\n') >= 3) and process.poll() is None:
     assert time.monotonic() < end, 'the run did not get there'
     time.sleep(0.01)
