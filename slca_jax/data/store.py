@@ -71,6 +71,16 @@ class Records:
       self._starts.append(self._end)
       self._end += len(line)
 
+  def keep(self, count: int) -> None:
+    """Drops all but the first `count` values, for good."""
+    if not self._write:
+      raise DataError(f'{self._path} was opened to read; open it with write=True')
+    if count < len(self._starts):
+      self._end = self._starts[count]
+      del self._starts[count:]
+      self._file.truncate(self._end)
+      settle(self._file)
+
   def close(self) -> None:
     """Closes the file."""
     self._file.close()
@@ -116,16 +126,17 @@ class Trajectories:
       if id(trajectory.task) not in rows:
         rows[id(trajectory.task)] = len(self._tasks) + len(tasks)
         tasks.append(trajectory.task)
-    records = [
-      {
-        'task': rows[id(trajectory.task)],
-        'trajectory': trajectory_to_json(trajectory),
-        'scores': dataclasses.asdict(score),
-      }
-      for trajectory, score in zip(trajectories, scores, strict=True)
-    ]
+    pairs = list(zip(trajectories, scores, strict=True))
     self._tasks.append(map(task_to_json, tasks))
-    self._rollouts.append(records)
+    self._rollouts.append(
+      {'task': rows[id(trajectory.task)], 'trajectory': trajectory_to_json(trajectory), 'scores': _scores(score)}
+      for trajectory, score in pairs
+    )
+
+  def keep(self, count: int) -> None:
+    """Drops all but the first `count` rollouts and their tasks, for good."""
+    self._rollouts.keep(count)
+    self._tasks.keep(1 + max((record['task'] for record in self._rollouts), default=-1))
 
   def close(self) -> None:
     """Closes the files."""
@@ -221,9 +232,32 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     'index': trajectory.index,
     'status': trajectory.status.value,
     'error': trajectory.error,
-    'prompt': list(trajectory.prompt),
-    'turns': [dataclasses.asdict(turn) for turn in trajectory.turns],
+    'prompt': trajectory.prompt,
+    'turns': [_turn_to_json(turn) for turn in trajectory.turns],
   }
+
+
+def _turn_to_json(turn: Turn) -> dict[str, Any]:
+  # `dataclasses.asdict` would copy every token.
+  parsed = turn.parsed
+  return {
+    'text': turn.text,
+    'parsed': {
+      'blocks': [[{'name': call.name, 'arguments': call.arguments} for call in block] for block in parsed.blocks],
+      'errors': parsed.errors,
+      'opens': parsed.opens,
+      'closes': parsed.closes,
+    },
+    'observations': [dataclasses.asdict(seen) for seen in turn.observations],
+    'tokens': turn.tokens,
+    'logprobs': turn.logprobs,
+    'reply': turn.reply,
+    'versions': turn.versions,
+  }
+
+
+def _scores(scores: Scores) -> dict[str, Any]:
+  return {field.name: getattr(scores, field.name) for field in dataclasses.fields(scores)}
 
 
 def trajectory_from_json(record: Mapping[str, Any], task: Task) -> Trajectory:

@@ -74,6 +74,27 @@ def test_rollouts_and_scores_come_back_equal(tmp_path):
   assert len((tmp_path / 'tasks.jsonl').read_text().splitlines()) == 2
 
 
+def test_what_is_not_kept_is_written_over(tmp_path):
+  store = Trajectories(tmp_path)
+  one, other, third = task('one'), task('other'), task('third')
+  store.append([rollout(one, 0), rollout(other, 0)], [Scores(0.5), Scores(1.0)])
+  store.append([rollout(third, 0)], [Scores()])
+  store.keep(1)
+  assert len(store) == 1 and store[0] == (rollout(one, 0), Scores(0.5))
+  store.append([rollout(third, 3)], [Scores(0.25)])
+  store.close()
+  again = Trajectories(tmp_path, write=False)
+  assert [again[i] for i in range(len(again))] == [(rollout(one, 0), Scores(0.5)), (rollout(third, 3), Scores(0.25))]
+  assert [json.loads(line)['id'] for line in (tmp_path / 'tasks.jsonl').read_text().splitlines()] == ['one', 'third']
+  with pytest.raises(DataError, match='opened to read'):
+    again.keep(0)
+  records = Records(tmp_path / 'rollouts.jsonl')
+  records.keep(5)
+  assert len(records) == 2
+  records.keep(0)
+  assert not (tmp_path / 'rollouts.jsonl').read_bytes()
+
+
 def rows(start, count):
   tokens = np.arange(start * 5, (start + count) * 5, dtype=np.int32).reshape(count, 5)
   return {'tokens': tokens, 'learned': tokens % 3 == 0, 'weight': np.arange(start, start + count, dtype=np.float32)}
