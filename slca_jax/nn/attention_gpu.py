@@ -14,25 +14,32 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from slca_jax.nn.visibility import Ids, Visits, cut, sees, visible_blocks, walk
+from slca_jax.nn.visibility import LOWEST, MASKED, Ids, Visits, cut, sees, visible_blocks, walk
 
-# A masked score lies far below the running maximum's start, so it vanishes even in a block that has shown nothing yet.
-_MASKED, _LOWEST = -1e30, -1e20
-_STAGES = 2
+_BLOCK, _STAGES = 64, 2
 
 
-def triton(q_BTNH, k_BTKH, v_BTKH, ids_BT: Ids, *, block: int = 64, interpret: bool = False) -> jax.Array:
+def triton(
+  q_BTNH: jax.Array,
+  k_BTKH: jax.Array,
+  v_BTKH: jax.Array,
+  ids_BT: Ids,
+  *,
+  block: int | None = None,
+  interpret: bool = False,
+) -> jax.Array:
   """out_BTNH = softmax(q·k / √H) v over the keys a query sees, 0 where it sees none.
 
   Args:
     q_BTNH, k_BTKH, v_BTKH: with H a power of two of at least 16.
-    block: tokens of a block of queries and of keys, a power of two of at least 16.
+    block: tokens of a block of queries and of keys, a power of two of at least 16; 64 unless given.
     interpret: run the kernels' bodies as XLA operations, which needs no GPU.
   """
-  T = q_BTNH.shape[1]
+  T, block = q_BTNH.shape[1], block or _BLOCK
   whole = lambda x, fill=0: cut(x, block, fill).reshape(x.shape[0], -1, *x.shape[2:])
   ids_BXT = jnp.stack([whole(x, -1) for x in ids_BT], axis=1)
-  return _flash(whole(q_BTNH), whole(k_BTKH), whole(v_BTKH), ids_BXT, block, interpret)[:, :T]
+  out_BTNH = _flash(whole(q_BTNH), whole(k_BTKH), whole(v_BTKH), ids_BXT, block, interpret)
+  return jnp.asarray(out_BTNH)[:, :T]
 
 
 def _visible(ids_BXT, block):
@@ -137,7 +144,7 @@ def _forward(q_ref, k_ref, v_ref, ids_ref, order_ref, count_ref, out_ref, lse_re
     return new_U, sum_U * decay_U + probs_UW.sum(1), out_UH
 
   nothing_U = jnp.zeros(block, jnp.float32)
-  start = nothing_U + _LOWEST, nothing_U, jnp.zeros(q_UH.shape, jnp.float32)
+  start = nothing_U + LOWEST, nothing_U, jnp.zeros(q_UH.shape, jnp.float32)
   top_U, sum_U, out_UH = jax.lax.fori_loop(0, count_ref[i], visit, start)
   seen_U = sum_U > 0
   sum_U = jnp.where(seen_U, sum_U, 1)
@@ -196,4 +203,4 @@ def _ids(ids_ref, block_index, block) -> Ids:
 
 def _scores(q_UH, k_WH, q_ids, k_ids):
   mask_UW = sees(Ids(*(x[:, None] for x in q_ids)), Ids(*(x[None, :] for x in k_ids)))
-  return jnp.where(mask_UW, pl.dot(q_UH, k_WH, trans_b=True) * q_UH.shape[1] ** -0.5, _MASKED)
+  return jnp.where(mask_UW, pl.dot(q_UH, k_WH, trans_b=True) * q_UH.shape[1] ** -0.5, MASKED)

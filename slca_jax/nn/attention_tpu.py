@@ -13,6 +13,7 @@ Axes beside the package's legend: I and J blocks of queries and of keys.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,25 +21,35 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
 from jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_mask_info import MaskInfo
 
-from slca_jax.nn.visibility import Ids, cut, visible_blocks
+from slca_jax.config import require
+from slca_jax.nn.visibility import HALF, LONGEST, Ids, cut, reach, visible_blocks
 
-LONGEST = 2**16 - 1
-_LANES = 128
-_HALF = 16
+_LANES, _BLOCK = 128, 512
 _FIXED = {'mask_value': kernels.DEFAULT_MASK_VALUE, 'is_mqa': False, 'attn_logits_soft_cap': None}
 
 
-def splash(q_BTNH, k_BTKH, v_BTKH, ids_BT: Ids, *, block: int = 512, interpret: bool = False) -> jax.Array:
+def splash(
+  q_BTNH: jax.Array,
+  k_BTKH: jax.Array,
+  v_BTKH: jax.Array,
+  ids_BT: Ids,
+  *,
+  block: int | None = None,
+  interpret: Any = False,
+) -> jax.Array:
   """out_BTNH = softmax(q·k / √H) v over the keys a query sees, 0 where it sees none.
 
   Args:
     ids_BT: of rows as `arrays.py` draws them: each prompt and each response in one piece, rising in position, responses
       after their prompt. Rows of at most `LONGEST` tokens.
-    block: tokens of a block of queries and of keys, a multiple of 128; a short row is one block.
-    interpret: run the kernels' bodies as XLA operations, which needs no TPU.
+    block: tokens of a block of queries and of keys, a multiple of 128; 512 unless given. A short row is one block.
+    interpret: `pallas.tpu.InterpretParams()` simulates a TPU.
   """
   T, H = q_BTNH.shape[1], q_BTNH.shape[3]
-  block = min(block, T + -T % _LANES)
+  require(
+    T <= LONGEST, f'a row has {T} tokens, splash attention takes {LONGEST}; use shorter rows or the blocks backend'
+  )
+  block = min(block or _BLOCK, T + -T % _LANES)
   heads_first = lambda x, scale=1: jnp.swapaxes(_fill(x * jnp.asarray(scale, x.dtype), block), 1, 2)
   ids_BT = Ids(*(_fill(x, block, -1) for x in ids_BT))
   rows = heads_first(q_BTNH, H**-0.5), heads_first(k_BTKH), heads_first(v_BTKH), ids_BT
@@ -106,25 +117,11 @@ def _row_backward(block, interpret, residuals, grad_NTH):
 _row.defvjp(_row_forward, _row_backward)
 
 
-def reach(ids_T: Ids) -> jax.Array:
-  """Per token (index where its own run starts) · 2¹⁶ + (index of the first response of its tree); int32.
-
-  For a token of a prompt the second is an index before its tree, which shows it nothing.
-  """
-  prompt_T, rollout_T, _ = ids_T
-  index_T = jnp.arange(prompt_T.size, dtype=jnp.int32)
-  differs = lambda x_T: jnp.concatenate([jnp.ones(1, bool), x_T[1:] != x_T[:-1]])
-  starts_T = differs(prompt_T) | differs(rollout_T)
-  leaves_T = starts_T & (rollout_T >= 0) & (differs(prompt_T) | jnp.roll(rollout_T < 0, 1))
-  last = lambda there_T: jax.lax.cummax(jnp.where(there_T, index_T, 0))
-  return (last(starts_T) << _HALF) | last(leaves_T)
-
-
 def _sees_by_index(code, key, *, queries: int):
   """The rule inside a tree for a tile of pairs; `queries` is the tile's axis of queries, whose block the grid gives."""
   first = pl.program_id(1 + queries) * code.shape[queries]
   query = first + jax.lax.broadcasted_iota(jnp.int32, code.shape, queries)
-  start, stem_end = jax.lax.shift_right_logical(code, _HALF), code & LONGEST
+  start, stem_end = jax.lax.shift_right_logical(code, HALF), code & LONGEST
   return (key <= query) & ((key < stem_end) | (key >= start))
 
 

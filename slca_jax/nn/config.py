@@ -7,7 +7,7 @@ from slca_jax.config import require
 
 Dtype = Literal['float32', 'bfloat16']
 Remat = Literal['none', 'full', 'dots']
-Backend = Literal['auto', 'dense', 'blocks']
+Backend = Literal['auto', 'dense', 'blocks', 'splash', 'triton']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,8 @@ class TransformerConfig:
     dtype: of activations; norms, rotations, scores and softmax stay float32.
     param_dtype: of the weights as they are stored and updated.
     remat: what the backward pass recomputes: nothing, every layer, or all but matrix products.
-    attention: a backend of `nn/attention.py`.
+    attention: a backend of `nn/attention.py`; 'auto' is what suits the platform JAX runs on.
+    attention_block: tokens of a block of queries and of keys, None for the backend's own choice.
   """
 
   vocab: int = 512
@@ -63,6 +64,7 @@ class TransformerConfig:
   param_dtype: Dtype = 'float32'
   remat: Remat = 'full'
   attention: Backend = 'auto'
+  attention_block: int | None = None
 
   def __post_init__(self):
     for name in ('vocab', 'layers', 'width', 'hidden', 'heads', 'kv_heads', 'head_dim', 'context', 'vocab_multiple'):

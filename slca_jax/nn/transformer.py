@@ -142,7 +142,7 @@ class Transformer(nnx.Module):
 
     def layer(x_BTD, block):
       q_BTNH, k_BTKH, v_BTKH = block.project(x_BTD, angles)
-      out_BTNH = attend(q_BTNH, k_BTKH, v_BTKH, ids_BT, backend=config.attention)
+      out_BTNH = attend(q_BTNH, k_BTKH, v_BTKH, ids_BT, backend=config.attention, block=config.attention_block)
       return sharding.constrain_rows(block.finish(x_BTD, out_BTNH)), None
 
     x_BTD = self._embed(tokens_BT)

@@ -8,6 +8,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+# A masked score lies far below where a running maximum starts, so it vanishes even if nothing has been seen yet.
+MASKED, LOWEST = -1e30, -1e20
+HALF = 16
+LONGEST = 2**HALF - 1
 _FAR = jnp.iinfo(jnp.int32).max
 
 
@@ -26,6 +30,21 @@ def sees(q: Ids, k: Ids) -> jax.Array:
   """
   tree = (q.prompt == k.prompt) & (k.prompt >= 0)
   return tree & (k.position <= q.position) & ((k.rollout < 0) | (k.rollout == q.rollout))
+
+
+def reach(ids_T: Ids) -> jax.Array:
+  """Per token (index where its own run starts) · 2¹⁶ + (index of the first response of its tree); int32.
+
+  In a row as `arrays.py` draws it, of at most `LONGEST` tokens, this and the index t say all: query t sees key k iff
+  both hang on one prompt ∧ k ≤ t ∧ (k < second ∨ k ≥ first). On a prompt the second lies before the tree and is idle.
+  """
+  prompt_T, rollout_T, _ = ids_T
+  index_T = jnp.arange(prompt_T.size, dtype=jnp.int32)
+  differs = lambda x_T: jnp.concatenate([jnp.ones(1, bool), x_T[1:] != x_T[:-1]])
+  starts_T = differs(prompt_T) | differs(rollout_T)
+  leaves_T = starts_T & (rollout_T >= 0) & (differs(prompt_T) | jnp.roll(rollout_T < 0, 1))
+  last = lambda there_T: jax.lax.cummax(jnp.where(there_T, index_T, 0))
+  return (last(starts_T) << HALF) | last(leaves_T)
 
 
 class Visits(NamedTuple):
