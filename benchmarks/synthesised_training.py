@@ -39,46 +39,10 @@ from slca_jax.train import settings as s
 
 METHODS = ('grpo', 'slca', 'tara', 'slca_tara', 'tara_margin')
 NAMES = ('full trace', 'turns', 'process', 'summary', 'calls', 'tool turns')
-SHARES = {'shown': 14, 'train': 4, 'heldout': 3}  # branches
-SHORT = TaskSettings(samples=12, most=12, width=1, shortest=2, longest=3, chains=0.0)
-LONG = TaskSettings(samples=24, most=24, width=1, shortest=3, longest=5, chains=0.0)
+SHARES = {'shown': 10, 'train': 3, 'heldout': 3}  # branches
+DRAWS = TaskSettings(samples=24, most=24, width=1, shortest=3, longest=5, chains=0.0)
 QUESTIONS, HELD_OUT = 160, 120
 NETWORK_HERE = dataclasses.replace(NETWORK, layers=2)
-
-
-def make_world(folder: pathlib.Path) -> None:
-  """Blueprints of all branches, `shown_1.jsonl` to `shown_3.jsonl` (dialogues), `train.jsonl`, `heldout.jsonl`."""
-  if (folder / 'heldout.jsonl').exists():
-    return
-  found: dict[str, list[Task]] = {share: [] for share in SHARES}
-  short: list[Task] = []
-  numbers = itertools.count()
-  for share, count in SHARES.items():
-    for number in itertools.islice(numbers, count):
-      for blueprint in branches.worlds(number):
-        if not (folder / 'blueprints' / blueprint.name).exists():
-          save(blueprint, folder / 'blueprints' / blueprint.name)
-        found[share] += branches.tasks(blueprint, LONG)
-        short += branches.tasks(blueprint, SHORT) if share == 'shown' else []
-      print(f'branch {number} ({share}): {len(found[share])} tasks', flush=True)
-  apart = branches.apart(found['heldout'], (*found['train'], *found['shown'], *short))
-  chance = random.Random(0)
-  for tasks in (*found.values(), short, apart):
-    chance.shuffle(tasks)
-  told = [task for task in found['shown'] if branches.told_last(task)]
-  lessons = (short, short + found['shown'], told)
-  for place, tasks in enumerate(lessons):
-    habits = branches.FLAWED if place == 2 else branches.FLAWLESS
-    write_dialogues((branches.demonstrate(task, habits) for task in tasks), folder / f'shown_{place + 1}.jsonl')
-  write_tasks(list(filter(branches.told_last, found['train']))[:QUESTIONS], folder / 'train.jsonl')
-  write_tasks(list(filter(branches.told_last, apart))[:HELD_OUT], folder / 'heldout.jsonl')
-
-
-def start(folder: pathlib.Path, world: pathlib.Path, seed: int) -> None:
-  """A policy of random weights and a tokenizer made of demonstrations."""
-  if not (folder / 'start' / 'tokenizer.json').exists():
-    dialogues = [d for place in (2, 3) for d in read_dialogues(world / f'shown_{place}.jsonl')[:400]]
-    write_random(folder / 'start', tokenizer_of(dialogues, vocab_size=1024), seed=seed, network=NETWORK_HERE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,7 +53,50 @@ class Lesson:
   until: float = 0.0
 
 
-LESSONS = (Lesson(500, 0.04), Lesson(500, 0.04), Lesson(120))
+LESSONS = (Lesson(700, 0.03), Lesson(150))  # right ones first, then those with faults
+
+
+def make_world(folder: pathlib.Path) -> None:
+  """Blueprints of all branches, `shown_1.jsonl` and `shown_2.jsonl` (dialogues), `train.jsonl`, `heldout.jsonl`."""
+  if (folder / 'heldout.jsonl').exists():
+    return
+  numbers = itertools.count()
+  found = {
+    share: [task for number in itertools.islice(numbers, count) for task in make_branch(folder, number)]
+    for share, count in SHARES.items()
+  }
+  found['heldout'] = branches.apart(found['heldout'], (*found['shown'], *found['train']))
+  chance = random.Random(0)
+  for tasks in found.values():
+    chance.shuffle(tasks)
+  told = {share: list(filter(branches.told_last, tasks)) for share, tasks in found.items()}
+  for number, (tasks, habits) in enumerate(((found['shown'], branches.FLAWLESS), (told['shown'], branches.FLAWED)), 1):
+    write_dialogues((branches.demonstrate(task, habits) for task in tasks), folder / f'shown_{number}.jsonl')
+  for share, most in (('train', QUESTIONS), ('heldout', HELD_OUT)):
+    write_tasks([task for task in told[share] if task.meta['depth'] >= 3][:most], folder / f'{share}.jsonl')
+
+
+def make_branch(folder: pathlib.Path, number: int) -> list[Task]:
+  """The tasks of a branch; its blueprints lie in the folder."""
+  path = folder / 'branches' / f'{number}.jsonl'
+  if not path.exists():
+    tasks = []
+    for blueprint in branches.worlds(number):
+      save(blueprint, folder / 'blueprints' / blueprint.name)
+      tasks += branches.tasks(blueprint, dataclasses.replace(DRAWS, seed=number))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_tasks(tasks, path)
+    print(f'branch {number}: {len(tasks)} tasks', flush=True)
+  return read_tasks(path)
+
+
+def start(folder: pathlib.Path, world: pathlib.Path, seed: int) -> None:
+  """A policy of random weights and a tokenizer made of demonstrations."""
+  if not (folder / 'start' / 'tokenizer.json').exists():
+    dialogues = [d for place in (1, 2) for d in read_dialogues(world / f'shown_{place}.jsonl')[:400]]
+    write_random(folder / 'start', tokenizer_of(dialogues, vocab_size=1024), seed=seed, network=NETWORK_HERE)
+
+
 COMMON: dict[str, Any] = {'mesh': s.MeshShape(1, 1, 1)}
 
 
@@ -106,7 +113,7 @@ def sft_config(folder: pathlib.Path, world: pathlib.Path, seed: int, place: int)
     output=str(folder / 'sft' / str(place + 1)),
     seed=seed,
     steps=lesson.steps,
-    batch=48,
+    batch=16,
     until=lesson.until,
     logprob_chunk=64,
     model=model(folder / 'sft' / str(place) / 'model' if place else folder / 'start'),
@@ -133,12 +140,12 @@ def rl_config(folder: pathlib.Path, world: pathlib.Path, seed: int, method: str,
     data=s.TaskFiles(str(world / 'train.jsonl')),
     environment=s.EnvironmentSettings(blueprints=str(world / 'blueprints')),
     rollout=s.RolloutSettings(
-      limits=Limits(8, 8, 128, 448, 48, 96),
-      local=LocalEngine(slots=64, context=576, prefill_chunk=16, prefill_rows=16),
+      limits=Limits(7, 8, 128, 384, 48, 96),
+      local=LocalEngine(slots=64, context=512, prefill_chunk=16, prefill_rows=16),
     ),
     objective=s.Objective(logprob_chunk=64),
     optimizer=s.Optimizer(3e-4, 'cosine', final_fraction=0.1, b2=0.95, weight_decay=0.0),
-    batching=Layout((768,), 4),
+    batching=Layout((512,), 4),
     checkpoint=s.Checkpointing(every=10),
     **COMMON,
   )

@@ -43,10 +43,10 @@ class Habits:
 FLAWLESS: Mapping[str, Habits] = {}
 # By server: each has a fault that most of its demonstrations show; the clinic has none.
 FLAWED: Mapping[str, Habits] = {
-  'library': Habits(wasteful=0.1, forgetful=0.1, hasty=0.55),
+  'library': Habits(wasteful=0.05, forgetful=0.05, hasty=0.65),
   'workshop': Habits(wasteful=0.1, forgetful=0.7, hasty=0.1),
   'hotel': Habits(wasteful=0.6, forgetful=0.1, hasty=0.1),
-  'clinic': Habits(wasteful=0.1, forgetful=0.15, hasty=0.1),
+  'clinic': Habits(wasteful=0.1, forgetful=0.1, hasty=0.1),
 }
 
 
