@@ -129,7 +129,7 @@ def test_several_threads_ask_one_model_at_once():
   both = threading.Barrier(2)  # a reply is sent only once both questions are there
 
   def script(request):
-    both.wait(30)
+    both.wait(300)
     return plainly(request)
 
   with ScriptedEndpoint(script) as server, counsel(server) as model, concurrent.futures.ThreadPoolExecutor(2) as pool:
