@@ -12,7 +12,7 @@ from slca_jax.errors import EnvironmentFailure
 from slca_jax.toolverse.blueprint import Blueprint, Check, UnitTest
 from slca_jax.toolverse.world import open_world
 
-_LIMITS = CallLimits(deadline=10.0, max_characters=1_000_000)
+_LIMITS = CallLimits(deadline=30.0, max_characters=1_000_000)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

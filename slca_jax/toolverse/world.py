@@ -22,7 +22,7 @@ from slca_jax.errors import DataError, EnvironmentFailure
 from slca_jax.toolverse.blueprint import Blueprint, load
 from slca_jax.toolverse.history import resuming
 
-_TRIAL = CallLimits(deadline=10.0)
+_TRIAL = CallLimits(deadline=30.0)
 
 
 class Trial:
