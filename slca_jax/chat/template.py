@@ -6,6 +6,7 @@ drops old reasoning) therefore cannot change what was trained on.
 """
 
 import functools
+import hashlib
 import json
 import logging
 import os
@@ -134,6 +135,12 @@ class Template:
       pieces.append(Piece(self.turn(message), message.learn))
       pending = []
     return pieces
+
+  @functools.cached_property
+  def digest(self) -> str:
+    """A hash of the tokenizer, the chat template and its options: equal ones give equal ids."""
+    rest = [self._tokenizer.chat_template, self._options, self.stop_ids]
+    return hashlib.sha256((self._backend.to_str() + json.dumps(rest, sort_keys=True, default=str)).encode()).hexdigest()
 
   @functools.cached_property
   def separator(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ whole column (Arrow) would otherwise fill every tool's arguments with every othe
 import json
 import os
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from slca_jax.chat.schema import compile_tool
@@ -53,12 +53,17 @@ def read_tasks(path: str | os.PathLike[str]) -> list[Task]:
     DataError: names the file, the line and what is wrong with it; also for an id that occurs twice, and for tools whose
       schema cannot be checked or that share a name.
   """
-  return _read(path, _checked_task)
+  return list(_records(path, _checked_task))
+
+
+def stream_dialogues(path: str | os.PathLike[str]) -> Iterator[Dialogue]:
+  """The demonstrations one at a time, of which the ids alone are held; raises as `read_tasks` does."""
+  return _records(path, dialogue_from_json)
 
 
 def read_dialogues(path: str | os.PathLike[str]) -> list[Dialogue]:
   """The demonstrations of a JSONL file, in order; raises as `read_tasks` does."""
-  return _read(path, dialogue_from_json)
+  return list(stream_dialogues(path))
 
 
 def write_tasks(tasks: Iterable[Task], path: str | os.PathLike[str]) -> int:
@@ -71,8 +76,7 @@ def write_dialogues(dialogues: Iterable[Dialogue], path: str | os.PathLike[str])
   return _write(map(dialogue_to_json, dialogues), path)
 
 
-def _read(path: str | os.PathLike[str], decode: Callable[[dict[str, Any]], Record]) -> list[Record]:
-  records: list[Record] = []
+def _records(path: str | os.PathLike[str], decode: Callable[[dict[str, Any]], Record]) -> Iterator[Record]:
   seen: dict[str, int] = {}
   with open(path, 'rb') as file:  # as bytes, '\n' alone ends a line: JSON strings may hold U+2028
     for number, line in enumerate(file, 1):
@@ -87,8 +91,7 @@ def _read(path: str | os.PathLike[str], decode: Callable[[dict[str, Any]], Recor
           f'{path}:{number}: id {record.id!r} already stands on line {seen[record.id]}; ids seed rollouts'
         )
       seen[record.id] = number
-      records.append(record)
-  return records
+      yield record
 
 
 def _write(records: Iterable[dict[str, Any]], path: str | os.PathLike[str]) -> int:
