@@ -10,8 +10,7 @@ import dataclasses
 import functools
 import math
 import time
-import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -20,8 +19,10 @@ from flax import nnx
 
 from slca_jax.arrays import TrainState
 from slca_jax.nn import sharding
-from slca_jax.nn.config import Backend, TransformerConfig
+from slca_jax.nn.attention import choose
+from slca_jax.nn.config import TransformerConfig
 from slca_jax.nn.transformer import abstract_model
+from slca_jax.nn.visibility import LONGEST
 from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.train import flops, hlo, optimizer
 from slca_jax.train.chips import Target
@@ -30,7 +31,6 @@ from slca_jax.train.steps import Policy, make_prepare, make_update
 from slca_jax.train.workload import Workload, abstract_batch, turns_of_loops, visited, workload
 
 GIB = 2**30
-LONGEST_ROW = 2**16 - 1  # tokens that nn/attention_tpu.py takes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,6 +108,9 @@ class Verdict:
     return not self.why
 
 
+Judge = Callable[..., Verdict]  # compile_step, or what remembers it
+
+
 def compile_step(decoder: TransformerConfig, target: Target, candidate: Candidate, *, model: str = '') -> Verdict:
   """The verdict on a candidate, by compiling `prepare` and then `update` for the target's devices.
 
@@ -142,7 +145,7 @@ def numerics(decoder: TransformerConfig, config: RLConfig, target: Target) -> Tr
   """The decoder as the run computes with it; what 'auto' attention means is the target's to say, not this machine's."""
   chosen = {name: getattr(config.model, name) for name in ('dtype', 'param_dtype', 'remat', 'attention')}
   if chosen['attention'] == 'auto' and target.is_tpu:
-    chosen['attention'] = 'splash' if 'splash' in typing.get_args(Backend) else 'blocks'
+    chosen['attention'] = choose(config.batching.lengths[-1], decoder.head_dim, 'tpu')
   return dataclasses.replace(decoder, **chosen)
 
 
@@ -166,6 +169,8 @@ class _Step:
     self.prepare = make_prepare(policy, config.objective, estimator, micro_rows=self.micro_rows)
     self.update = make_update(policy, config.objective, rule, micro_rows=self.micro_rows, shardings=shardings)
     self.waiting = config.updates_per_step - 1
+    # Computed here and now: under a mesh of chips that are not there nothing can be.
+    self.trips, self.visited = turns_of_loops(work, micro_rows=self.micro_rows), visited(work)
 
   def floor(self) -> dict[str, float]:
     """GiB that no compiler can avoid: weights, moments, reference, gradients, and the stream at every layer's input."""
@@ -200,10 +205,9 @@ class _Step:
     return lowered.compile(self.target.options or None), time.monotonic() - start
 
   def _program(self, traced: Any, compiled: Any, seconds: float, sizes: dict[str, float], given: Any) -> Program:
-    text, trips = compiled.as_text(), turns_of_loops(self.work, micro_rows=self.micro_rows)
-    count = functools.partial(flops.executed, traced.jaxpr, trips)
-    all_of_it = count(visited=visited(self.work))
-    done = hlo.work(text, trips)
+    text, count = compiled.as_text(), functools.partial(flops.executed, traced.jaxpr, self.trips)
+    all_of_it = count(visited=self.visited)
+    done = hlo.work(text, self.trips)
     found = compiled.memory_analysis()
     # A layout pads small arrays; results that take over no argument's memory lie beside everything else.
     rest = max(0.0, found.argument_size_in_bytes / GIB - _gib(given))
@@ -238,7 +242,7 @@ def candidates(config: RLConfig, decoder: TransformerConfig, chips: int, *, shar
   many = [4, 2, 1] if shared else [1]
   for leaves in many:
     work = workload(config, leaves=leaves)
-    if leaves > work.group_size or (leaves > 1 and work.length > LONGEST_ROW):
+    if leaves > work.group_size or (leaves > 1 and work.length > LONGEST):
       continue
     for tensor in tensors:
       shards = chips // tensor
@@ -262,19 +266,26 @@ def cheaper(config: RLConfig) -> Iterator[tuple[str, RLConfig]]:
 
 
 def search(
-  decoder: TransformerConfig, config: RLConfig, target: Target, *, model: str, shared: bool, every: bool = False
+  decoder: TransformerConfig,
+  config: RLConfig,
+  target: Target,
+  *,
+  model: str,
+  shared: bool,
+  every: bool = False,
+  judge: Judge | None = None,
 ) -> Iterator[Verdict]:
   """Verdicts on candidates until one fits, or on all of them; where none fits, on changes until one helps."""
-  found = False
+  found, judge = False, judge or compile_step
   for candidate in candidates(config, decoder, len(target.devices), shared=shared):
-    verdict = compile_step(decoder, target, candidate, model=model)
+    verdict = judge(decoder, target, candidate, model=model)
     found |= verdict.fits
     yield verdict
     if found and not every:
       return
   for change, changed in () if found else cheaper(config):
     *_, last = candidates(changed, decoder, len(target.devices), shared=shared)
-    verdict = compile_step(decoder, target, dataclasses.replace(last, change=change), model=model)
+    verdict = judge(decoder, target, dataclasses.replace(last, change=change), model=model)
     yield verdict
     if verdict.fits:
       return

@@ -1,6 +1,8 @@
 """What was found of a plan, as tables to read and as JSON."""
 
 import dataclasses
+import functools
+import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,9 +10,10 @@ from typing import Any
 from slca_jax.config import as_dict
 from slca_jax.data.folders import write_json
 from slca_jax.nn.config import TransformerConfig
-from slca_jax.train.chips import describe, larger
-from slca_jax.train.plan import Program, Verdict, search
+from slca_jax.train.chips import Target, describe, larger
+from slca_jax.train.plan import Candidate, Program, Verdict, compile_step, search
 from slca_jax.train.settings import RLConfig
+from slca_jax.train.workload import workload
 
 _CATEGORIES = ('parameters', 'optimiser', 'reference', 'gradients', 'batches', 'temporaries')
 NOTE = (
@@ -29,22 +32,48 @@ def run(
   *,
   every: bool = False,
 ) -> bool:
-  """Whether all (model, topology, shared) cases fit as asked; prints each verdict and writes plan.json and plan.md."""
+  """Whether all (model, topology, shared) cases fit as asked; prints each verdict and writes plan.json and plan.md.
+
+  What plan.json of the folder says of the same candidate is taken over instead of compiling it again.
+  """
   targets = {name: describe(name) for _, name, _ in cases}  # a name that is wrong is refused before any compile
   folder.mkdir(parents=True, exist_ok=True)
+  file = folder / 'plan.json'
+  judge = functools.partial(_remembered, json.loads(file.read_text(encoding='utf-8')) if file.exists() else [])
   verdicts: list[Verdict] = []
   fit = True
   for model, name, shared in cases:
     found = []
-    for verdict in search(models[model], config, targets[name], model=model, shared=shared, every=every):
+    for verdict in search(models[model], config, targets[name], model=model, shared=shared, every=every, judge=judge):
       found.append(verdict)
       verdicts.append(verdict)
       print(line(verdict), flush=True)
-      write_json(folder / 'plan.json', [as_json(verdict) for verdict in verdicts])
+      write_json(file, [as_json(verdict) for verdict in verdicts])
       (folder / 'plan.md').write_text(markdown(verdicts), encoding='utf-8')
     fit &= any(verdict.fits and not verdict.candidate.change for verdict in found)
   print('\n'.join(['', *advice(verdicts)]))
   return fit
+
+
+def _remembered(
+  known: Sequence[dict[str, Any]],
+  decoder: TransformerConfig,
+  target: Target,
+  candidate: Candidate,
+  *,
+  model: str,
+) -> Verdict:
+  """The verdict that a row of an earlier report holds, or else a new one."""
+  work = workload(candidate.config, leaves=candidate.leaves)
+  asked = as_json(Verdict(target, model, candidate, work, 0.0, ''))
+  same = ('model', 'chip', 'topology', 'mesh', 'responses_per_row', 'change', 'config')
+  plain = json.loads(json.dumps(asked))
+  row = next((row for row in known if all(row[name] == plain[name] for name in same)), None)
+  if row is None:
+    return compile_step(decoder, target, candidate, model=model)
+  programs = {name: Program(**row[name]) if row[name] else None for name in ('prepare', 'update')}
+  flops = row['needed_flops_per_mini_batch']
+  return Verdict(target, model, candidate, work, row['needed_gib'], row['why'], **programs, needed_flops=flops)
 
 
 def line(verdict: Verdict) -> str:

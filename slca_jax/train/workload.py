@@ -23,7 +23,7 @@ from slca_jax.train.settings import RLConfig
 
 _TILE = 128
 KERNEL_BLOCK = 512  # of nn/attention_tpu.py
-_XLA_BLOCK = 128  # of nn/attention.py
+_XLA_BLOCK = 128  # of nn/attention_blocks.py
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def turns_of_loops(work: Workload, *, micro_rows: int) -> dict[str, float]:
   return {
     'steps.py': micro_batches(work.rows(), micro_rows),
     'logprobs.py': math.ceil(work.row()['sampled_BT'].sum() / min(work.chunk, work.length)),
-    'attention.py': float(_visible(ids, min(_XLA_BLOCK, work.length)).sum(1).mean()),
+    'attention_blocks.py': float(_visible(ids, min(_XLA_BLOCK, work.length)).sum(1).mean()),
   }
 
 
