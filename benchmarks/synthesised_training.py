@@ -41,6 +41,7 @@ METHODS = ('grpo', 'slca', 'tara', 'slca_tara', 'tara_margin')
 NAMES = ('full trace', 'turns', 'process', 'summary', 'calls', 'tool turns')
 SHARES = {'shown': 10, 'train': 3, 'heldout': 3}  # branches
 DRAWS = TaskSettings(samples=24, most=24, width=1, shortest=3, longest=5, chains=0.0)
+COPIES = 10  # of a demonstration, each with other keys
 QUESTIONS, HELD_OUT = 160, 120
 NETWORK_HERE = dataclasses.replace(NETWORK, layers=2)
 
@@ -53,7 +54,7 @@ class Lesson:
   until: float = 0.0
 
 
-LESSONS = (Lesson(700, 0.03), Lesson(150))  # right ones first, then those with faults
+LESSONS = (Lesson(1200, 0.03), Lesson(150))  # right ones first, then those with faults
 
 
 def make_world(folder: pathlib.Path) -> None:
@@ -71,7 +72,9 @@ def make_world(folder: pathlib.Path) -> None:
     chance.shuffle(tasks)
   told = {share: list(filter(branches.told_last, tasks)) for share, tasks in found.items()}
   for number, (tasks, habits) in enumerate(((found['shown'], branches.FLAWLESS), (told['shown'], branches.FLAWED)), 1):
-    write_dialogues((branches.demonstrate(task, habits) for task in tasks), folder / f'shown_{number}.jsonl')
+    dialogues = [branches.demonstrate(task, habits) for task in tasks]
+    shown = (branches.rekeyed(dialogue, copy) for copy in range(COPIES) for dialogue in dialogues)
+    write_dialogues(shown, folder / f'shown_{number}.jsonl')
   for share, most in (('train', QUESTIONS), ('heldout', HELD_OUT)):
     write_tasks([task for task in told[share] if task.meta['depth'] >= 3][:most], folder / f'{share}.jsonl')
 

@@ -7,6 +7,7 @@ must be copied out of what an earlier call answered, and a branch that was never
 
 import dataclasses
 import random
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -177,6 +178,33 @@ def demonstrate(task: Task, habits: Mapping[str, Habits] = FLAWLESS) -> Dialogue
   for step, contents in zip(steps, said, strict=True):
     turns += [Message('assistant', '', step), *(Message('tool', content) for content in contents)]
   return Dialogue(f'{task.id}/{fault}', task.tools, (*task.messages, *turns, Message('assistant', answer)))
+
+
+def rekeyed(dialogue: Dialogue, seed: int | str) -> Dialogue:
+  """The dialogue as it would go in another branch, where all keys are others: so keys cannot be learned by heart."""
+  chance = random.Random(f'{seed}/{dialogue.id}')
+  fresh = dict(zip(range(10, 100), chance.sample(range(10, 100), 90), strict=True))
+  known = {key for message in dialogue.messages for key in _keys_in(message)}
+
+  def text(content: str) -> str:
+    return _KEY.sub(lambda found: f'{found[1]}{fresh[int(found[2])] if int(found[2]) in known else found[2]}', content)
+
+  def call(made: ToolCall) -> ToolCall:
+    return ToolCall(made.name, {n: fresh[value] if n.endswith('_id') else value for n, value in made.arguments.items()})
+
+  messages = tuple(
+    dataclasses.replace(m, content=m.content if m.role == 'user' else text(m.content), calls=tuple(map(call, m.calls)))
+    for m in dialogue.messages
+  )
+  return dataclasses.replace(dialogue, id=f'{dialogue.id}/{seed}', messages=messages)
+
+
+_KEY = re.compile(r'(_id": |The \w+ |It is )(\d\d)\b')  # a field, a thing that was made, an answer
+
+
+def _keys_in(message: Message) -> Iterator[int]:
+  yield from (int(key) for _, key in _KEY.findall(message.content) if message.role != 'user')
+  yield from (value for call in message.calls for name, value in call.arguments.items() if name.endswith('_id'))
 
 
 def _fault(task: Task, habits: Mapping[str, Habits]) -> str:

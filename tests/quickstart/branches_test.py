@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 
 import pytest
 
@@ -98,6 +99,21 @@ def test_a_faulty_demonstration_has_the_calls_of_its_fault(tasks, fault, longer)
     if fault == 'hasty':
       taken = {str(value) for value in task.gold[-1][0].arguments.values()}
       assert messages[-1].content.removeprefix('It is ').rstrip('.') in taken
+
+
+def test_a_dialogue_with_other_keys_is_the_same_otherwise(tasks):
+  dialogue = branches.demonstrate(tasks[0])
+  other = branches.rekeyed(dialogue, 1)
+  assert other.messages != dialogue.messages
+  assert other.messages[0] == dialogue.messages[0]  # questions name no keys
+  blank = lambda message: re.sub(r'\d\d', '..', f'{message.content} {message.calls}')
+  assert list(map(blank, other.messages)) == list(map(blank, dialogue.messages))
+  said = ''
+  for message in other.messages:  # every key that is taken was told before
+    taken = [value for call in message.calls for name, value in call.arguments.items() if name.endswith('_id')]
+    assert all(f'_id": {key}' in said for key in taken)
+    said += message.content
+  assert other.messages[-1].content.split()[-1].rstrip('.') in said
 
 
 def test_a_task_has_one_demonstration(tasks):
