@@ -50,9 +50,11 @@ def splash(
     T <= LONGEST, f'a row has {T} tokens, splash attention takes {LONGEST}; use shorter rows or the blocks backend'
   )
   block = min(block or _BLOCK, T + -T % _LANES)
-  heads_first = lambda x, scale=1: jnp.swapaxes(_fill(x * jnp.asarray(scale, x.dtype), block), 1, 2)
+  # The kernels do not scale. 1 / √H itself may not fit bfloat16, what it scales is rounded anyway.
+  scaled_BTNH = (q_BTNH.astype(jnp.float32) * H**-0.5).astype(q_BTNH.dtype)
+  heads_first = lambda x: jnp.swapaxes(_fill(x, block), 1, 2)
   ids_BT = Ids(*(_fill(x, block, -1) for x in ids_BT))
-  rows = heads_first(q_BTNH, H**-0.5), heads_first(k_BTKH), heads_first(v_BTKH), ids_BT
+  rows = heads_first(scaled_BTNH), heads_first(k_BTKH), heads_first(v_BTKH), ids_BT
   # A map over rows: each row has its own list of blocks, which the kernel takes as scalars.
   out_BNTH = jax.lax.map(lambda row: _row(*row, block, interpret), rows)
   return jnp.swapaxes(out_BNTH, 1, 2)[:, :T]
