@@ -10,7 +10,6 @@ from flax import nnx
 
 from slca_jax.nn import sharding
 from slca_jax.nn.attention import attend
-from slca_jax.nn.cache import KVCache, attend_cache, write
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.nn.visibility import Ids
 
@@ -148,35 +147,6 @@ class Transformer(nnx.Module):
     x_BTD = self._embed(tokens_BT)
     x_BTD, _ = jax.lax.scan(_remembering(layer, config.remat), x_BTD, self.blocks)
     return rms_norm(x_BTD, self.ln_final[...], config.eps)
-
-  def extend(self, tokens_BT: jax.Array, position_BT: jax.Array, cache: KVCache) -> tuple[jax.Array, KVCache]:
-    """Runs new tokens of B rows that see all cached tokens of their row up to their own position.
-
-    Args:
-      position_BT: absolute position of each token, at which its key and value are written; -1 marks padding, of which
-        nothing is written and whose output means nothing but is finite.
-      cache: must hold every earlier position of the rows. Donate it, and the update happens in place.
-
-    Returns:
-      (hidden_BTD after the final norm, the cache with the new tokens).
-    """
-    chex.assert_rank(tokens_BT, 2)
-    chex.assert_equal_shape([tokens_BT, position_BT])
-    config, angles = self.config, rotary_angles(self.config, jnp.maximum(position_BT, 0))
-
-    # The cache is carried, not scanned over: as an input and output of the scan it would be copied at every step.
-    def layer(carry, block_and_index):
-      x_BTD, k_LBSKH, v_LBSKH = carry
-      block, index = block_and_index
-      q_BTNH, k_BTKH, v_BTKH = block.project(x_BTD, angles)
-      k_LBSKH = write(k_LBSKH, k_BTKH, index, position_BT)
-      v_LBSKH = write(v_LBSKH, v_BTKH, index, position_BT)
-      out_BTNH = attend_cache(q_BTNH, k_LBSKH, v_LBSKH, index, position_BT)
-      return (block.finish(x_BTD, out_BTNH), k_LBSKH, v_LBSKH), None
-
-    start = self._embed(tokens_BT), cache.k_LBSKH, cache.v_LBSKH
-    (x_BTD, k_LBSKH, v_LBSKH), _ = jax.lax.scan(layer, start, (self.blocks, jnp.arange(config.layers)))
-    return rms_norm(x_BTD, self.ln_final[...], config.eps), KVCache(k_LBSKH, v_LBSKH)
 
   def unembedding(self) -> jax.Array:
     """unembed_VD in the activations' type, without the rows that only pad the vocabulary."""

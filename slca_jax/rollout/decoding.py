@@ -1,15 +1,16 @@
-"""The embedded engine's device programs: extend rows by known tokens, copy rows, sample a block of tokens.
+"""The embedded engine's device programs: fill prompts, copy them, fill turns, sample a block of tokens.
 
 What a call needs besides weights and cache travels as one small int32 array, and comes back as one: on a small model
 the host's work per call bounds the speed. Floats ride along as their bits.
 
 Every program has one shape, and every row of it is computed alike whatever stands in the other rows. So ids and
-log-probs of a request depend on that request alone. Axes beside the package's legend: S slots (positions in a cache),
-C tokens of a prefill chunk, P rows of a prefill call, X columns of a packed array, M steps of a decode block.
+log-probs of a request depend on that request alone. Axes beside the package's legend: S slots, P stems, R seats of a
+stem, B pieces of a prefill call, C tokens of a piece, X columns of a packed array, M steps of a decode block.
 """
 
 import contextlib
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -19,22 +20,23 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from slca_jax.errors import SamplerError
-from slca_jax.nn.cache import KVCache, empty_cache
+from slca_jax.nn import cache as caching
+from slca_jax.nn.cache import KVCache, Pieces, Seats
 from slca_jax.nn.config import TransformerConfig
-from slca_jax.nn.transformer import Transformer
+from slca_jax.nn.layers import Layers, extend, layer_shardings, take_apart
+from slca_jax.nn.sharding import ROWS
 from slca_jax.rollout.settings import LocalEngine
 
-Leaves = tuple[jax.Array, ...]
-Copies = Sequence[tuple[int, int, int]]
-Chunk = tuple[int, int, np.ndarray]
+Copies = Sequence[tuple[int, int]]
+Piece = tuple[int, int, int, int, np.ndarray]
 
 EMPTY = -1  # in a block's tokens: nothing was sampled
 BROKEN = -2  # in a block's tokens: the logits are no numbers
 
-_COPIED = 128  # positions copied at once
-
 # Columns of the control array; the stop ids, padded with -1, follow.
-TOKEN, POSITION, INDEX, LEFT, SEED_HIGH, SEED_LOW, TEMPERATURE, TOP_P, STOPS = range(9)
+TOKEN, POSITION, INDEX, LEFT, SHARED, PLACE, SEED_HIGH, SEED_LOW, TEMPERATURE, TOP_P, STOPS = range(11)
+# Columns of a piece of known ids; the ids, padded with EMPTY, follow.
+STEM, SLOT, STEM_PART, START, IDS = range(5)
 
 
 class Control(NamedTuple):
@@ -45,12 +47,16 @@ class Control(NamedTuple):
     position: its position.
     index: how many ids the request has sampled before.
     left: how many more it may sample.
+    shared: how many of its positions lie in its stem.
+    place: stem · R + seat, counted from the first stem of the slot's device; P · R for none.
   """
 
   token_S: jax.Array
   position_S: jax.Array
   index_S: jax.Array
   left_S: jax.Array
+  shared_S: jax.Array
+  place_S: jax.Array
   seed_S2: jax.Array
   temperature_S: jax.Array
   top_p_S: jax.Array
@@ -66,6 +72,8 @@ class Control(NamedTuple):
       position_S=control_SX[:, POSITION],
       index_S=control_SX[:, INDEX],
       left_S=control_SX[:, LEFT],
+      shared_S=control_SX[:, SHARED],
+      place_S=control_SX[:, PLACE],
       seed_S2=seed_S2,
       temperature_S=as_floats[:, 0],
       top_p_S=as_floats[:, 1],
@@ -90,12 +98,22 @@ class _Block(NamedTuple):
   logp_SM: jax.Array
 
 
-def decode(model: Transformer, cache: KVCache, control_SX: jax.Array, hasten: jax.Array, *, steps: int):
+def decode(
+  layers: Layers,
+  config: TransformerConfig,
+  cache: KVCache,
+  control_SX: jax.Array,
+  slot_PR: jax.Array,
+  hasten: jax.Array,
+  *,
+  steps: int,
+):
   """The cache and up to `steps` sampled tokens per slot, fewer once every slot is done.
 
   Token j of a request is drawn with the key fold_in(key(seed), j) from softmax(logits / temperature) cut to a nucleus.
 
   Args:
+    slot_PR: the slot in each seat of each stem, counted from the device's first; the number of slots there for none.
     hasten: end the block as soon as any slot is done.
 
   Returns:
@@ -103,7 +121,6 @@ def decode(model: Transformer, cache: KVCache, control_SX: jax.Array, hasten: ja
     log_softmax(logits / temperature) of each id in float32, raw at temperature 0.
   """
   control = Control.unpack(control_SX)
-  unembed_VD = model.unembedding()
   slots = control.token_S.shape[0]
   first_S = control.left_S > 0
 
@@ -113,8 +130,10 @@ def decode(model: Transformer, cache: KVCache, control_SX: jax.Array, hasten: ja
 
   def advance(block):
     position_S = jnp.where(block.active_S, control.position_S + block.step, -1)
-    hidden_BTD, cache = model.extend(block.token_S[:, None], position_S[:, None], block.cache)
-    logits_SV = jnp.einsum('SD,VD->SV', hidden_BTD[:, 0], unembed_VD, preferred_element_type=jnp.float32)
+    seats = Seats(position_S, control.shared_S, control.place_S, slot_PR)
+    attention = functools.partial(_seated, seats=seats)
+    hidden_S1D, cache = extend(layers, config, block.token_S[:, None], position_S[:, None], block.cache, attention)
+    logits_SV = jnp.einsum('SD,DV->SV', hidden_S1D[:, 0], layers.unembed_DV, preferred_element_type=jnp.float32)
     token_S, logp_S = sample(logits_SV, control, control.index_S + block.step, block.active_S)
     sound_S = jnp.isfinite(logp_S)
     tokens_SM = block.tokens_SM.at[:, block.step].set(
@@ -169,84 +188,88 @@ def nucleus(scaled_SV: jax.Array, top_p_S: jax.Array) -> jax.Array:
   return jnp.where((bits_SV >= least_S[:, None]) | (top_p_S[:, None] >= 1), scaled_SV, -jnp.inf)
 
 
-def prefill(model: Transformer, cache: KVCache, work_PX: jax.Array) -> KVCache:
-  """The cache with a chunk of known tokens added to up to P rows.
+def _seated(q_S1NH, k_S1KH, v_S1KH, layer, *, seats):
+  return caching.decode_attention(q_S1NH, k_S1KH, v_S1KH, layer, seats)
+
+
+def prefill(
+  layers: Layers, config: TransformerConfig, cache: KVCache, work_BX: jax.Array, attention: Callable
+) -> KVCache:
+  """The cache with up to B pieces of known ids added, to stems or to slots as `attention` does it.
 
   Args:
-    work_PX: slot (one beyond the last for a row without work), first position, then C ids padded with EMPTY.
+    work_BX: stem, slot, shared positions and first position of each piece, then its ids padded with EMPTY.
+    attention: `prompt_attention` or `turn_attention`.
   """
-  slot_P, start_P, tokens_PC = work_PX[:, 0], work_PX[:, 1], work_PX[:, 2:]
-  position_PC = jnp.where(tokens_PC >= 0, start_P[:, None] + jnp.arange(tokens_PC.shape[1]), -1)
-  rows = jax.tree.map(lambda x: x.at[:, slot_P].get(mode='clip'), cache)
-  _, rows = model.extend(jnp.maximum(tokens_PC, 0), position_PC, rows)
-  return jax.tree.map(lambda x, row: _put_chunk(x, row, slot_P, position_PC), cache, rows)
+  tokens_BC = work_BX[:, IDS:]
+  position_BC = jnp.where(tokens_BC >= 0, work_BX[:, START, None] + jnp.arange(tokens_BC.shape[1]), -1)
+  pieces = Pieces(work_BX[:, STEM], work_BX[:, SLOT], work_BX[:, STEM_PART], position_BC)
+  show = lambda q, k, v, layer: attention(q, k, v, layer, pieces)
+  return extend(layers, config, jnp.maximum(tokens_BC, 0), position_BC, cache, show)[1]
 
 
-def _put_chunk(x_LBSKH, row_LPSKH, slot_P, position_PC):
-  """The cache with only what is new in the rows; padding and rows without work fall beyond its ends and are dropped."""
-  new_LPCKH = jnp.take_along_axis(row_LPSKH, jnp.maximum(position_PC, 0)[None, :, :, None, None], axis=2)
-  beyond_PC = jnp.where(position_PC >= 0, position_PC, x_LBSKH.shape[2])
-  return x_LBSKH.at[:, slot_P[:, None], beyond_PC].set(new_LPCKH, mode='drop')
+def copy_stems(cache: KVCache, copies_X2: jax.Array) -> KVCache:
+  """The cache after one stem after the other was copied, as (source, target); a target of -1 ends the list."""
+  count = jnp.argmin(jnp.append(copies_X2[:, 1], -1) >= 0)
 
+  def copy(i, cache):
+    source, target = copies_X2[i]
+    move = lambda x: x.at[target].set(x[source])
+    return tuple(layer.replace(stems=jax.tree.map(move, layer.stems)) for layer in cache)
 
-def copy_rows(cache: KVCache, copies_X3: jax.Array) -> KVCache:
-  """The cache after copies in order: of each triple's source row to its target row, at least so many leading positions.
-
-  A source of -1 clears the target, since a masked NaN would still poison its row. A target of -1 ends the list.
-  """
-  count = jnp.argmin(jnp.append(copies_X3[:, 1], -1) >= 0)
-
-  def copy_one(i, cache):
-    source, target, positions = copies_X3[i]
-    blocks = -(-positions // min(_COPIED, cache.k_LBSKH.shape[2]))
-
-    def copy_block(j, cache):
-      return jax.tree.map(lambda x: _copy_block(x, source, target, j), cache)
-
-    return jax.lax.fori_loop(0, blocks, copy_block, cache)
-
-  return jax.lax.fori_loop(0, count, copy_one, cache)
-
-
-def _copy_block(x_LBSKH, source, target, j):
-  L, _, S, K, H = x_LBSKH.shape
-  size = min(_COPIED, S)
-  # The last block is pulled back to end with the row.
-  start = jnp.minimum(j * size, S - size)
-  block = jax.lax.dynamic_slice(x_LBSKH, (0, jnp.maximum(source, 0), start, 0, 0), (L, 1, size, K, H))
-  return jax.lax.dynamic_update_slice(x_LBSKH, jnp.where(source >= 0, block, 0), (0, target, start, 0, 0))
+  return jax.lax.fori_loop(0, count, copy, cache)
 
 
 class Programs:
-  """The compiled programs of one engine: three, each of one shape. Every call takes the cache and gives it back."""
+  """The compiled programs of one engine, each of one shape. Every call takes the cache and gives it back.
+
+  On a mesh, rows and sampling orders are spread like a batch where slots, prompts and prefill rows all divide by the
+  shards, and key-value heads over `tensor`. Slots and stems are then numbered through, shard by shard.
+
+  Attributes:
+    shards: over how many shards rows are spread.
+  """
 
   def __init__(self, graph: nnx.GraphDef, params: nnx.State, config: TransformerConfig, options: LocalEngine):
     self._config, self._options = config, options
     self._shapes = _shapes(params)
     leaves, tree = jax.tree.flatten(params)
     sharding = leaves[0].sharding
-    self._mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
-    # The cache lies on every device of the weights. Pinned, or one that came back differently would compile all anew.
-    self._place = NamedSharding(self._mesh, PartitionSpec()) if self._mesh else sharding
+    self._mesh = sharding.mesh if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh) else None
+    rows = options.slots, options.stems, options.prefill_rows
+    self.shards = caching.cache_shards(self._mesh, *rows)
+    model = lambda leaves: nnx.merge(graph, jax.tree.unflatten(tree, leaves))
+    # Pinned, or a cache that came back differently would compile all anew.
+    self._place = at = caching.cache_sharding(self._mesh, rows, config.kv_heads) or sharding
+    self._orders_at = (
+      NamedSharding(self._mesh, PartitionSpec(ROWS if self.shards > 1 else None)) if self._mesh else None
+    )
+    here = layer_shardings(model(leaves), self._mesh) if self._mesh else None
 
-    def model(leaves):
-      return nnx.merge(graph, jax.tree.unflatten(tree, leaves))
+    def run_decode(layers, cache, control_SX, slot_PR, hasten):
+      return decode(layers, config, cache, control_SX, slot_PR, hasten, steps=options.decode_block)
 
-    def run_decode(leaves, cache, control_SX, hasten):
-      return decode(model(leaves), cache, control_SX, hasten, steps=options.decode_block)
+    def run_prompts(layers, cache, work_BX):
+      return prefill(layers, config, cache, work_BX, caching.prompt_attention)
 
-    def run_prefill(leaves, cache, work_PX):
-      return prefill(model(leaves), cache, work_PX)
+    def run_turns(layers, cache, work_BX):
+      return prefill(layers, config, cache, work_BX, caching.turn_attention)
 
-    def run_copy(cache, copies_X3):
-      return copy_rows(cache, copies_X3)
+    def run_copy(cache, copies_X2):
+      if self.shards == 1:
+        return copy_stems(cache, copies_X2)
+      cached = jax.tree.map(lambda _: at.spec, cache)
+      return jax.shard_map(copy_stems, in_specs=(cached, PartitionSpec(ROWS)), out_specs=cached)(cache, copies_X2)
 
-    self._decode = jax.jit(run_decode, donate_argnums=1, out_shardings=self._place)
-    self._prefill = jax.jit(run_prefill, donate_argnums=1, out_shardings=self._place)
-    self._copy = jax.jit(run_copy, donate_argnums=0, out_shardings=self._place)
+    whole = NamedSharding(self._mesh, PartitionSpec()) if self._mesh else sharding
+    self._adopt = jax.jit(lambda leaves: take_apart(model(leaves)), out_shardings=here)
+    self._decode = jax.jit(run_decode, donate_argnums=1, out_shardings=(at, whole))
+    self._prompts = jax.jit(run_prompts, donate_argnums=1, out_shardings=at)
+    self._turns = jax.jit(run_turns, donate_argnums=1, out_shardings=at)
+    self._copy = jax.jit(run_copy, donate_argnums=0, out_shardings=at)
 
-  def adopt(self, params: nnx.State) -> Leaves:
-    """Copies of the parameters' arrays, so that their owner may donate them.
+  def adopt(self, params: nnx.State) -> Layers:
+    """Copies of the parameters' arrays in the activations' type, so that their owner may donate them.
 
     Raises:
       SamplerError: they differ from the model's in name, shape or type.
@@ -255,49 +278,78 @@ class Programs:
     for name in sorted(self._shapes.keys() | shapes.keys()):
       if self._shapes.get(name) != shapes.get(name):
         raise SamplerError(f'parameter {name} is {shapes.get(name)}, the engine has {self._shapes.get(name)}')
-    return tuple(jax.block_until_ready([jnp.copy(leaf) for leaf in jax.tree.leaves(params)]))
+    with self._on_mesh():
+      return jax.block_until_ready(self._adopt(jax.tree.leaves(params)))
 
   def empty_cache(self) -> KVCache:
-    """A cache of zeros for all slots."""
-    options = self._options
-    cache = empty_cache(self._config, options.slots, options.context, options.cache_dtype)
-    return jax.device_put(cache, self._place)
+    """A cache of zeros for all stems and slots."""
+    o = self._options
+    return caching.empty_cache(
+      self._config,
+      stems=o.stems,
+      slots=o.slots,
+      positions=o.context,
+      own=o.own or o.context,
+      dtype=o.cache_dtype,
+      place=self._place,
+    )
 
-  def decode(self, leaves: Leaves, cache: KVCache, control_SX: np.ndarray, hasten: bool) -> tuple[KVCache, np.ndarray]:
+  def decode(
+    self, layers: Layers, cache: KVCache, control_SX: np.ndarray, slot_PR: np.ndarray, hasten: bool
+  ) -> tuple[KVCache, np.ndarray]:
     """See the function `decode`."""
     with self._on_mesh():
-      cache, packed_SM2 = self._decode(leaves, cache, control_SX, np.bool_(hasten))
+      cache, packed_SM2 = self._decode(layers, cache, *self._spread(control_SX, slot_PR), np.bool_(hasten))
       return cache, np.asarray(packed_SM2)
 
-  def fill(self, leaves: Leaves, cache: KVCache, copies: Copies, chunks: Sequence[Chunk]) -> KVCache:
-    """The cache after the copies and then the chunks, as `copy_rows` and `prefill` do them.
+  def fill(
+    self,
+    layers: Layers,
+    cache: KVCache,
+    copies: Sequence[Copies],
+    prompts: Sequence[Sequence[Piece]],
+    turns: Sequence[Sequence[Piece]],
+  ) -> KVCache:
+    """The cache after copies of stems, then pieces of prompts, then pieces of turns, each given shard by shard.
 
     Args:
-      copies: triples of source (-1: zeros), target and the number of leading positions.
-      chunks: at most `prefill_rows` pieces, each as (slot, first position, ids).
+      copies: pairs of source and target.
+      prompts: at most one piece per shard, as (stem, slot, shared, first position, ids).
+      turns: at most prefill_rows / shards pieces per shard.
     """
     options = self._options
     with self._on_mesh():
-      if copies:
-        copies_X3 = np.full((2 * options.slots, 3), -1, np.int32)
-        copies_X3[: len(copies)] = copies
-        cache = self._copy(cache, copies_X3)
-      if chunks:
-        work_PX = np.full((options.prefill_rows, 2 + options.prefill_chunk), EMPTY, np.int32)
-        work_PX[:, 0] = options.slots
-        for row_X, (slot, start, ids_X) in zip(work_PX, chunks, strict=False):
-          row_X[:2], row_X[2 : 2 + len(ids_X)] = (slot, start), ids_X
-        cache = self._prefill(leaves, cache, work_PX)
+      if any(copies):
+        copies_X2 = np.full((self.shards, options.stems // self.shards + 1, 2), -1, np.int32)
+        for shard_X2, pairs in zip(copies_X2, copies, strict=True):
+          shard_X2[: len(pairs)] = pairs or np.zeros((0, 2))
+        cache = self._copy(cache, *self._spread(copies_X2.reshape(-1, 2)))
+      if any(prompts):
+        cache = self._prompts(layers, cache, *self._spread(self._packed(prompts, 1, options.prefill_chunk)))
+      if any(turns):
+        rows = options.prefill_rows // self.shards
+        cache = self._turns(layers, cache, *self._spread(self._packed(turns, rows, options.turn_chunk)))
     return cache
 
   def compilations(self) -> dict[str, int]:
     """How many variants of each program were compiled."""
-    programs = {'decode': self._decode, 'prefill': self._prefill, 'copy': self._copy}
+    programs = {'decode': self._decode, 'prompts': self._prompts, 'turns': self._turns, 'copy': self._copy}
     return {name: program._cache_size() for name, program in programs.items()}  # pyright: ignore[reportAttributeAccessIssue]
+
+  def _packed(self, shards, rows, length):
+    work_BX = np.full((self.shards * rows, IDS + length), EMPTY, np.int32)
+    work_BX[:, :IDS] = 0
+    for shard, pieces in enumerate(shards):
+      for row_X, (*numbers, ids_X) in zip(work_BX[shard * rows :], pieces, strict=False):
+        row_X[:IDS], row_X[IDS : IDS + len(ids_X)] = numbers, ids_X
+    return work_BX
+
+  def _spread(self, *orders):
+    return jax.device_put(orders, self._orders_at) if self._orders_at else orders
 
   def _on_mesh(self):
     # The mesh in force is a property of the thread, and the engine's worker has none.
-    return jax.set_mesh(self._mesh) if isinstance(self._mesh, Mesh) else contextlib.nullcontext()
+    return jax.set_mesh(self._mesh) if self._mesh else contextlib.nullcontext()
 
 
 def _shapes(params):

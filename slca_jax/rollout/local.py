@@ -1,8 +1,9 @@
 """The embedded engine: a Sampler on the trainer's own devices, with continuous batching over slots of one KV cache.
 
-A session owns a slot from its first request until its release, so each turn of a rollout prefills only what is new. The
-engine alternates between prefill calls, which write the keys and values of all ids but a request's last, and decode
-blocks, which run that last id and sample on. Both are planned on the event loop and run in one worker thread, so
+A session owns a slot from its first request until its release, and a seat at its prompt, whose keys and values all
+sessions with that prompt read; each turn of a rollout prefills only what is new. The engine alternates between prefill
+calls, which write the keys and values of all ids but a request's last, and decode blocks, which run that last id and
+sample on. Both are planned on the event loop and run in one worker thread, so
 environments step while the device computes; between two calls the table of slots and the cache agree.
 """
 
@@ -21,6 +22,7 @@ from flax import nnx
 from slca_jax.config import require
 from slca_jax.errors import SamplerError
 from slca_jax.nn.config import TransformerConfig
+from slca_jax.nn.layers import Layers
 from slca_jax.rollout import decoding
 from slca_jax.rollout.sampler import Finish, Sample
 from slca_jax.rollout.settings import LocalEngine
@@ -40,10 +42,10 @@ class _Request:
 
 @dataclasses.dataclass(eq=False)
 class _Flight:
-  """One device call: its orders (a prefill step, or a decode block's control array) and where its result will be."""
+  """One device call: its orders (a prefill step, or a decode block's arrays) and where its result will be."""
 
-  orders: Step | np.ndarray
-  leaves: decoding.Leaves
+  orders: Step | tuple[np.ndarray, np.ndarray]
+  layers: Layers
   version: int
   hasten: bool
   landing: concurrent.futures.Future = dataclasses.field(default_factory=concurrent.futures.Future)
@@ -77,15 +79,23 @@ class LocalSampler:
     self.concurrency = options.slots
     self._config, self._options, self._version = config, options, version
     self._programs = decoding.Programs(graph, params, config, options)
-    self._leaves, self._cache = self._programs.adopt(params), None
-    self._slots = Slots(options.slots, options.context, chunk=options.prefill_chunk)
+    self._layers, self._cache = self._programs.adopt(params), None
+    self._slots = Slots(
+      options.slots,
+      options.context,
+      chunk=options.prefill_chunk,
+      stems=options.stems,
+      siblings=options.siblings,
+      turn_chunk=options.turn_chunk,
+      shards=self._programs.shards,
+    )
     self._control_SX = np.zeros((options.slots, decoding.STOPS + options.stop_ids), np.int32)
     self._logp_SX = np.zeros((options.slots, options.context), np.float32)
     self._version_SX = np.zeros((options.slots, options.context), np.int64)
     self._start_S, self._end_S = np.zeros((2, options.slots), np.int64)
     self._waiting: collections.deque[_Request] = collections.deque()
     self._running: dict[int, _Request] = {}  # by slot, in order of arrival
-    self._stale = self._poisoned = self._closed = False
+    self._stale = self._closed = False
     self._flight: _Flight | None = None
     self._driver: asyncio.Task | None = None
     self._worker = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix='slca_jax-engine')
@@ -135,7 +145,7 @@ class LocalSampler:
     """
     self._require_open()
     adopted = asyncio.get_running_loop().run_in_executor(self._worker, self._programs.adopt, params)
-    self._leaves = await adopted
+    self._layers = await adopted
     self._version, self._stale = version, True
 
   async def share(self, work: Callable[[], Any]) -> Any:
@@ -158,7 +168,7 @@ class LocalSampler:
     self._fail(SamplerError('the engine was closed'))
     await asyncio.get_running_loop().run_in_executor(self._worker, lambda: None)
     self._worker.shutdown()
-    self._leaves, self._cache, self._flight = (), None, None
+    self._layers, self._cache, self._flight = None, None, None
 
   def compilations(self) -> dict[str, int]:
     """How many variants of each device program were compiled."""
@@ -225,15 +235,13 @@ class LocalSampler:
     if not self._running:
       return None
     step = self._slots.step(list(self._running), rows=self._options.prefill_rows)
-    orders = step if step.copies or step.chunks else self._orders()
-    return _Flight(orders, self._leaves, self._version, hasten=self._options.hasten and bool(self._waiting))
+    orders = step or self._orders()
+    return _Flight(orders, self._layers, self._version, hasten=self._options.hasten and bool(self._waiting))
 
   def _sweep(self):
     if self._stale:
       self._slots.forget()
-      if self._poisoned:  # a masked NaN still poisons its row
-        self._slots.spoil(range(self._options.slots))
-      self._stale = self._poisoned = False
+      self._stale = False
     self._running = {slot: request for slot, request in self._running.items() if not request.dropped}
 
   def _admit(self):
@@ -242,19 +250,31 @@ class LocalSampler:
     for request in waiting:
       if request.dropped:
         continue
-      slot = self._slots.of(request.session)
-      if slot is None:
-        slot = self._slots.claim(request.session, request.ids)
+      slot = self._seated(request)
       if slot is None:
         self._waiting.append(request)
         continue
-      self._slots.assign(slot, request.ids)
-      self._start_S[slot], self._end_S[slot] = len(request.ids), len(request.ids) + request.budget
+      own = self._slots.shared_S[slot] + (self._options.own or self._options.context)
+      self._start_S[slot], self._end_S[slot] = len(request.ids), min(len(request.ids) + request.budget, own)
+      if self._end_S[slot] <= self._start_S[slot]:
+        self._finish(request, 'length')
+        continue
       decoding.pack_sampling(self._control_SX[slot], **request.sampling)
       request.slot, self._running[slot] = slot, request
 
+  def _seated(self, request):
+    """The slot of the request's session, moved where it begins with another prompt now; None if it must wait."""
+    slot = self._slots.of(request.session)
+    if slot is not None and self._slots.assign(slot, request.ids):
+      return slot
+    self._slots.release(request.session)
+    slot = self._slots.claim(request.session, request.ids)
+    if slot is not None:
+      self._slots.assign(slot, request.ids)
+    return slot
+
   def _orders(self):
-    """The control array of a decode block over all running requests."""
+    """The control array of a decode block over all running requests, and who sits where."""
     length_S, running = self._slots.length_S, list(self._running)
     control_SX = self._control_SX.copy()
     control_SX[:, decoding.TOKEN] = self._slots.ids_SX[np.arange(len(length_S)), np.maximum(length_S - 1, 0)]
@@ -262,7 +282,9 @@ class LocalSampler:
     control_SX[:, decoding.INDEX] = length_S - self._start_S
     control_SX[:, decoding.LEFT] = 0
     control_SX[running, decoding.LEFT] = (self._end_S - length_S)[running]
-    return control_SX
+    control_SX[:, decoding.SHARED] = self._slots.shared_S
+    control_SX[:, decoding.PLACE], slot_PR = self._slots.places()
+    return control_SX, slot_PR
 
   def _land(self, flight: _Flight) -> None:
     """Enters what a decode block sampled, and answers the requests that are done."""
@@ -274,9 +296,9 @@ class LocalSampler:
     self._logp_SX[rows, columns] = packed_SM2[rows, steps, 1].view(np.float32)
     self._version_SX[rows, columns] = flight.version
     broken_S = (tokens_SM == decoding.BROKEN).any(1)
-    if broken_S.any():
-      self._poisoned = True
-      self._slots.spoil(np.nonzero(broken_S)[0].tolist())
+    if broken_S.any():  # a masked NaN would still poison whoever comes after it
+      self._slots.forget()
+      self._cache = None
     for slot, request in self._running.items():
       if request.dropped:
         continue
@@ -326,9 +348,9 @@ class LocalSampler:
   def _fly(self, flight: _Flight) -> np.ndarray | None:
     programs, cache = self._programs, self._cache or self._programs.empty_cache()
     if isinstance(flight.orders, Step):
-      self._cache = programs.fill(flight.leaves, cache, *flight.orders)
+      self._cache = programs.fill(flight.layers, cache, *flight.orders)
       return None
-    self._cache, packed_SM2 = programs.decode(flight.leaves, cache, flight.orders, flight.hasten)
+    self._cache, packed_SM2 = programs.decode(flight.layers, cache, *flight.orders, flight.hasten)
     return packed_SM2
 
 

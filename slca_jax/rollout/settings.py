@@ -66,13 +66,19 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LocalEngine:
-  """Sizes of the embedded engine. They fix the shapes of its programs; the cache holds slots × context positions.
+  """Sizes of the embedded engine. They fix the shapes of its programs and the memory of its cache.
+
+  The cache holds prompts × context + slots × own positions: sessions with one prompt share its keys and values.
 
   Attributes:
     slots: sessions served at once; a further session waits until one is released.
+    prompts: different prompts held at once, a further one waits; None for as many as slots.
+    siblings: sessions on one prompt; more of them hold it twice. Their group's size is best: then they read it at once.
     context: most ids of a request and its samples together.
-    prefill_chunk: ids per row of a prefill call; prefixes are shared in whole chunks or whole prompts.
-    prefill_rows: requests per prefill call.
+    own: most ids of a session behind its first prompt, sampled or not; None for the context.
+    prefill_chunk: ids of a prompt per call; prompts that start alike share whole chunks.
+    turn_chunk: ids per row of a call that fills what a later turn brings.
+    prefill_rows: rows of such a call.
     decode_block: most tokens a request gets between two looks at the queue.
     stop_ids: most stop ids of a request.
     hasten: end a decode block when one request is done while sessions wait for a slot.
@@ -80,8 +86,12 @@ class LocalEngine:
   """
 
   slots: int = 64
+  prompts: int | None = None
+  siblings: int = 1
   context: int = 24576
-  prefill_chunk: int = 32
+  own: int | None = None
+  prefill_chunk: int = 128
+  turn_chunk: int = 32
   prefill_rows: int = 8
   decode_block: int = 16
   stop_ids: int = 4
@@ -89,9 +99,19 @@ class LocalEngine:
   cache_dtype: Literal['float32', 'bfloat16'] | None = None
 
   def __post_init__(self):
-    for name in ('slots', 'prefill_chunk', 'prefill_rows', 'decode_block', 'stop_ids'):
+    for name in ('slots', 'siblings', 'prefill_chunk', 'turn_chunk', 'prefill_rows', 'decode_block', 'stop_ids'):
       require(getattr(self, name) > 0, f'{name} is {getattr(self, name)}; it must be positive')
     require(self.context >= 2, f'context is {self.context}; a prompt and its sample need at least 2')
+    require(self.own is None or 0 < self.own <= self.context, f'own is {self.own}; it lies between 1 and the context')
+    require(
+      self.stems > 0 and self.stems * self.siblings >= self.slots,
+      f'{self.stems} prompts × {self.siblings} siblings seat fewer than {self.slots} slots; raise one of them',
+    )
+
+  @property
+  def stems(self) -> int:
+    """How many prompts are held."""
+    return self.slots if self.prompts is None else self.prompts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ import pytest
 from flax import nnx
 
 from slca_jax.errors import ConfigError
-from slca_jax.nn.cache import empty_cache
 from slca_jax.nn.config import RopeScaling, TransformerConfig
 from slca_jax.nn.transformer import Transformer, abstract_model, rotary_frequencies
 
@@ -127,41 +126,6 @@ def test_remat_changes_no_gradient(remat):
   plain, _ = decoder(dataclasses.replace(CONFIG, remat='none'))
   grads, expected = (jax.grad(lambda p, g=g: jnp.sum(nnx.merge(g, p)(*row)[..., 0]))(params) for g in (graph, plain))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), grads, expected)
-
-
-def test_extending_a_cache_equals_the_whole_row():
-  graph, params = decoder()
-  tokens_BT = np.random.default_rng(4).integers(0, 61, (3, 14)).astype(np.int32)
-  zero, place = np.zeros_like(tokens_BT), np.tile(np.arange(14, dtype=np.int32), (3, 1))
-  expected_BTD = run(graph, params, (tokens_BT, zero, zero - 1, place))
-  extend = jax.jit(lambda params, *args: nnx.merge(graph, params).extend(*args), donate_argnums=3)
-  cache, done, seen = empty_cache(CONFIG, 3, 16), [0, 0, 0], np.zeros_like(expected_BTD)
-  # Rows are at different places; a row that rests, or is padded left or right, is marked by -1.
-  for takes in ([5, 3, 0], [4, 1, 5], *[[1, 1, 1]] * 2, [0, 0, 1], [3, 5, 5], *[[0, 1, 0]] * 3, [0, 0, 1]):
-    size = max(takes)
-    chunk, position = np.full((3, size), 60, np.int32), np.full((3, size), -1, np.int32)
-    for b, take in enumerate(takes):
-      where = slice(size - take, size) if b == 1 else slice(take)
-      chunk[b, where] = tokens_BT[b, done[b] : done[b] + take]
-      position[b, where] = range(done[b], done[b] + take)
-    hidden_BTD, cache = extend(params, chunk, position, cache)
-    assert np.all(np.isfinite(hidden_BTD))
-    for b, t in np.argwhere(position >= 0):
-      seen[b, position[b, t]] = hidden_BTD[b, t]
-    done = [d + take for d, take in zip(done, takes, strict=True)]
-  assert done == [14, 14, 14]
-  np.testing.assert_allclose(seen, expected_BTD, atol=1e-5)
-  assert not np.any(cache.k_LBSKH[:, :, 14:])
-
-
-def test_a_stale_cache_beyond_the_position_is_never_seen():
-  graph, params = decoder()
-  extend = jax.jit(nnx.merge(graph, params).extend)
-  tokens_BT = np.random.default_rng(5).integers(0, 61, (1, 6)).astype(np.int32)
-  position_BT = np.arange(6, dtype=np.int32)[None]
-  clean, _ = extend(tokens_BT, position_BT, empty_cache(CONFIG, 1, 8))
-  stale = jax.tree.map(lambda x: x + 9, empty_cache(CONFIG, 1, 8))
-  np.testing.assert_array_equal(clean, extend(tokens_BT, position_BT, stale)[0])
 
 
 def test_bfloat16_stays_near_float32():

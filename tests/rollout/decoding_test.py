@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from absl.testing import parameterized
 
-from slca_jax.nn.cache import KVCache
+from slca_jax.nn.cache import LayerCache, Segments
 from slca_jax.rollout import decoding
 from slca_jax.rollout.decoding import Control
 
@@ -85,19 +85,13 @@ def test_a_small_seed_draws_as_the_key_of_that_seed():
   assert (jax.random.bits(key) == jax.random.bits(jax.random.key(42, impl='threefry2x32'))).all()
 
 
-def test_rows_are_copied_in_order_and_cleared_of_nan():
-  rows = jnp.array([1.0, 2.0, jnp.nan, 4.0])
-  x_LBSKH = jnp.broadcast_to(rows[None, :, None, None, None], (2, 4, 3, 1, 2))
-  copies = jnp.array([[-1, 2, 3], [0, 1, 1], [1, 3, 3], [-1, -1, -1], [2, 0, 3]])
-  cache = decoding.copy_rows(KVCache(x_LBSKH, -x_LBSKH), copies)
-  expected = np.broadcast_to(np.array([1.0, 1, 0, 1])[None, :, None, None, None], (2, 4, 3, 1, 2))
-  np.testing.assert_array_equal(cache.k_LBSKH, expected)
-  np.testing.assert_array_equal(cache.v_LBSKH, -expected)
-
-
-@pytest.mark.parametrize(('positions', 'copied'), [(1, 128), (128, 128), (129, 256), (257, 300), (300, 300)])
-def test_a_copy_stops_after_the_block_that_holds_its_last_position(positions, copied):
-  x_LBSKH = jnp.zeros((1, 2, 300, 1, 1)).at[0, 0].set(jnp.arange(1.0, 301)[:, None, None])
-  cache = decoding.copy_rows(KVCache(x_LBSKH, x_LBSKH), jnp.array([[0, 1, positions]]))
-  expected = np.where(np.arange(300) < copied, np.arange(1.0, 301), 0)
-  np.testing.assert_array_equal(cache.v_LBSKH[0, 1, :, 0, 0], expected)
+def test_stems_are_copied_in_order_and_slots_left_alone():
+  stems = jnp.array([1.0, 2.0, 3.0, 4.0])
+  half = Segments(
+    (stems[:, None, None, None] * jnp.ones((4, 2, 3, 5)),), (-stems[:, None, None, None] * jnp.ones((4, 2, 5, 3)),)
+  )
+  copies = jnp.array([[0, 1], [1, 3], [-1, -1], [2, 0]])
+  [layer] = decoding.copy_stems((LayerCache(half, half),), copies)
+  np.testing.assert_array_equal(layer.stems.k_XKHW[0][:, 0, 0, 0], [1, 1, 3, 1])
+  np.testing.assert_array_equal(layer.stems.v_XKWH[0][:, 1, 4, 2], [-1, -1, -3, -1])
+  np.testing.assert_array_equal(layer.own.k_XKHW[0], half.k_XKHW[0])

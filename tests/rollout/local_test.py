@@ -31,9 +31,12 @@ def weights(seed):
   return graph, params
 
 
+def options(**changes):
+  return {**{name: getattr(OPTIONS, name) for name in OPTIONS.__slots__}, **changes}
+
+
 def engine(*, seed=0, version=0, **changes):
-  options = LocalEngine(**{**{name: getattr(OPTIONS, name) for name in OPTIONS.__slots__}, **changes})
-  return LocalSampler(*weights(seed), CONFIG, options, version=version)
+  return LocalSampler(*weights(seed), CONFIG, LocalEngine(**options(**changes)), version=version)
 
 
 def ask(sampler, tokens=PROMPT, *, session='a', max_tokens=10, temperature=1.0, top_p=1.0, stop=(), seed=0):
@@ -240,7 +243,9 @@ def test_a_hastened_block_ends_with_its_first_finished_request(hasten, count):
   control_SX = np.zeros_like(sampler._control_SX)
   control_SX[:, decoding.STOPS :] = -1
   control_SX[:2, decoding.LEFT] = 1, 9
-  _, packed_SM2 = sampler._programs.decode(sampler._leaves, sampler._programs.empty_cache(), control_SX, hasten)
+  control_SX[:, decoding.PLACE], slot_PR = sampler._slots.places()
+  cache = sampler._programs.empty_cache()
+  _, packed_SM2 = sampler._programs.decode(sampler._layers, cache, control_SX, slot_PR, hasten)
   assert (packed_SM2[:, :, 0] >= 0).sum(1).tolist() == count
 
 
@@ -343,7 +348,7 @@ def test_each_program_compiles_once():
     await ask(sampler, session='last', top_p=0.5)
 
   run(busy)
-  assert compiled().compilations() == {'decode': 1, 'prefill': 1, 'copy': 1}
+  assert compiled().compilations() == {'decode': 1, 'prompts': 1, 'turns': 1, 'copy': 1}
 
 
 def test_event_loops_may_follow_one_another_even_after_a_broken_one():
@@ -395,22 +400,38 @@ def test_a_closed_engine_says_so():
   asyncio.run(closing())
 
 
-def test_weights_on_a_mesh_sample_the_same_ids():
-  mesh = make_mesh(data=1, fsdp=2, tensor=2, devices=jax.devices()[:4])
+@pytest.mark.parametrize(
+  'sizes', [{'data': 2, 'fsdp': 2, 'tensor': 2}, {'data': 1, 'fsdp': 8}, {'data': 1, 'fsdp': 2, 'tensor': 4}]
+)
+def test_a_mesh_of_eight_samples_the_same_ids(sizes):
+  mesh = make_mesh(**sizes, devices=jax.devices()[:8])
   graph, params = weights(0)
   sharded = jax.device_put(params, named_shardings(params, mesh))
+  changes = {'slots': 8, 'prompts': 8, 'siblings': 2, 'own': 64, 'prefill_rows': 8}
+
+  async def talk(sampler):
+    wanted = [{**request, 'temperature': 0.0, 'max_tokens': 6} for request in requests()]
+    turns = await asyncio.gather(*[converse(sampler, request, str(i)) for i, request in enumerate(wanted)])
+    await sampler.publish(sharded if sampler._programs.shards > 1 else params, 1)
+    return [*turns, await asyncio.gather(ask(sampler, temperature=0.0), ask(sampler, session='b', temperature=0.0))]
 
   async def body():
-    sampler = LocalSampler(graph, sharded, CONFIG, OPTIONS)
-    samples = await asyncio.gather(*[ask(sampler, session=name, temperature=0.0) for name in 'ab'])
-    assert sampler.compilations()['decode'] == 1
-    await sampler.close()
-    return samples
+    sampler = LocalSampler(graph, sharded, CONFIG, LocalEngine(**options(**changes)))
+    try:
+      return await talk(sampler), sampler.compilations(), sampler._cache
+    finally:
+      await sampler.close()
 
-  [single], samples = run(lambda sampler: ask(sampler, temperature=0.0)), asyncio.run(body())
-  for sample in samples:
-    assert sample.tokens == single.tokens
-    np.testing.assert_allclose(sample.logprobs, single.logprobs, atol=1e-5)
+  found, compilations, cache = asyncio.run(body())
+  [expected] = run(talk, **changes)
+  for pair, same in zip(found, expected, strict=True):
+    assert [sample.tokens for sample in pair] == [sample.tokens for sample in same]
+    for sample, other in zip(pair, same, strict=True):
+      np.testing.assert_allclose(sample.logprobs, other.logprobs, atol=1e-5)
+  assert compilations == {'decode': 1, 'prompts': 1, 'turns': 1, 'copy': compilations['copy']}
+  rows, heads = mesh.shape['data'] * mesh.shape['fsdp'], 2 if mesh.shape['tensor'] == 2 else 1
+  for leaf in jax.tree.leaves(cache):  # no device holds rows or heads of another one
+    assert leaf.sharding.shard_shape(leaf.shape)[:2] == (leaf.shape[0] // rows, leaf.shape[1] // heads)
 
 
 def test_sizes_that_cannot_work_are_refused():

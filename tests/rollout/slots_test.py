@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from slca_jax.rollout.slots import Slots
 
@@ -12,15 +13,22 @@ def ids(*numbers):
 def begin(slots, session, ids_X):
   slot = slots.of(session)
   slot = slots.claim(session, ids_X) if slot is None else slot
-  slots.assign(slot, ids_X)
+  assert slot is not None and slots.assign(slot, ids_X)
   return slot
 
 
 def drain(slots, running, *, rows=8):
-  """All prefill steps that are left, with their ids as lists."""
+  """All prefill steps that are left, on one shard: copies, pieces of prompts and of turns, with ids as lists."""
   steps = []
-  while (step := slots.step(running, rows=rows)) != ([], []):
-    steps.append((step.copies, [(slot, start, ids_X.tolist()) for slot, start, ids_X in step.chunks]))
+  while step := slots.step(running, rows=rows):
+    [copies], prompts, turns = step.copies, *([p for shard in part for p in shard] for part in step[1:])
+    steps.append(
+      (
+        copies,
+        [(stem, start, ids_X.tolist()) for stem, _, _, start, ids_X in prompts],
+        [(slot, shared, start, ids_X.tolist()) for _, slot, shared, start, ids_X in turns],
+      )
+    )
   return steps
 
 
@@ -33,43 +41,65 @@ def sample(slots, slot, *tokens):
 def test_all_but_the_last_id_are_prefilled_by_chunks():
   slots = Slots(2, 16, chunk=CHUNK)
   slot = begin(slots, 'a', ids(1, 2, 3, 4, 5, 6, 7))
-  assert drain(slots, [slot]) == [([], [(0, 0, [1, 2, 3, 4])]), ([], [(0, 4, [5, 6])])]
+  assert drain(slots, [slot]) == [([], [(0, 0, [1, 2, 3, 4])], []), ([], [(0, 4, [5, 6])], [])]
   assert not slots.unfilled(slot)
 
 
-def test_a_prompt_is_prefilled_once_for_all_who_ask_at_the_same_time():
-  slots = Slots(4, 16, chunk=CHUNK)
+def test_siblings_share_one_prompt_and_copy_nothing():
+  slots = Slots(4, 16, chunk=CHUNK, stems=2, siblings=4)
   prompt = ids(1, 2, 3, 4, 5, 6, 7)
   running = [begin(slots, name, prompt) for name in 'abcd']
-  assert drain(slots, running) == [
-    ([], [(0, 0, [1, 2, 3, 4])]),
-    ([], [(0, 4, [5, 6])]),
-    ([(0, 1, 6), (0, 2, 6), (0, 3, 6)], []),
-  ]
+  assert drain(slots, running) == [([], [(0, 0, [1, 2, 3, 4])], []), ([], [(0, 4, [5, 6])], [])]
+  assert slots.stem_S.tolist() == [0] * 4 and slots.slot_PR[0].tolist() == running
+
+
+def test_siblings_beyond_the_seats_get_a_copy():
+  slots = Slots(4, 16, chunk=CHUNK, stems=2, siblings=2)
+  prompt = ids(1, 2, 3, 4, 5, 6, 7)
+  running = [begin(slots, name, prompt) for name in 'abc']
+  assert drain(slots, running)[-1] == ([(0, 1)], [], [])
+  assert slots.stem_S[running].tolist() == [0, 0, 1]
+
+
+def test_a_prompt_that_ends_inside_a_stem_sits_on_it():
+  slots = Slots(2, 16, chunk=CHUNK, stems=1, siblings=2)
+  running = [begin(slots, 'a', ids(1, 2, 3, 4, 5, 6, 7)), begin(slots, 'b', ids(1, 2, 3))]
+  drain(slots, running)
+  assert slots.shared_S.tolist() == [6, 2] and slots.stem_S.tolist() == [0, 0]
 
 
 def test_prompts_that_start_alike_share_whole_chunks():
   slots = Slots(2, 16, chunk=CHUNK)
   running = [begin(slots, 'a', ids(1, 2, 3, 4, 5, 6, 7)), begin(slots, 'b', ids(1, 2, 3, 4, 5, 9, 9))]
   assert drain(slots, running) == [
-    ([], [(0, 0, [1, 2, 3, 4])]),
-    ([(0, 1, 4)], [(0, 4, [5, 6]), (1, 4, [5, 9])]),
+    ([], [(0, 0, [1, 2, 3, 4])], []),
+    ([(0, 1)], [(0, 4, [5, 6])], []),
+    ([], [(1, 4, [5, 9])], []),
   ]
 
 
-def test_strangers_do_not_wait_for_each_other_but_for_room():
-  slots = Slots(3, 16, chunk=CHUNK)
-  running = [begin(slots, str(i), ids(i, 2, 3)) for i in range(3)]
-  assert drain(slots, running, rows=2) == [([], [(0, 0, [0, 2]), (1, 0, [1, 2])]), ([], [(2, 0, [2, 2])])]
-
-
 def test_a_turn_prefills_only_what_is_new():
-  slots = Slots(2, 32, chunk=CHUNK)
+  slots = Slots(2, 32, chunk=CHUNK, turn_chunk=1)
   slot = begin(slots, 'a', ids(1, 2, 3, 4, 5, 6, 7))
   drain(slots, [slot])
   sample(slots, slot, 8, 9)
   assert begin(slots, 'a', ids(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)) == slot
-  assert drain(slots, [slot]) == [([], [(0, 8, [9, 10])])]
+  assert drain(slots, [slot]) == [([], [], [(0, 6, 8, [9])]), ([], [], [(0, 6, 9, [10])])]
+
+
+def test_a_turn_that_rewrites_an_answer_fills_it_anew_from_there():
+  slots = Slots(1, 32, chunk=CHUNK)
+  slot = begin(slots, 'a', ids(1, 2, 3))
+  drain(slots, [slot])
+  sample(slots, slot, 4, 5, 6)
+  begin(slots, 'a', ids(1, 2, 3, 4, 7, 8, 9))
+  assert drain(slots, [slot]) == [([], [], [(0, 2, 4, [7, 8])])]
+
+
+def test_a_turn_that_rewrites_the_prompt_needs_another_seat():
+  slots = Slots(1, 32, chunk=CHUNK)
+  slot = begin(slots, 'a', ids(1, 2, 3))
+  assert not slots.assign(slot, ids(1, 9, 3, 4)) and not slots.assign(slot, ids(1, 2))
 
 
 def test_what_decoding_wrote_is_not_shared():
@@ -78,27 +108,38 @@ def test_what_decoding_wrote_is_not_shared():
   drain(slots, [first])
   sample(slots, first, 6, 7, 8, 9)
   second = begin(slots, 'b', ids(1, 2, 3, 4, 5, 6, 7, 8, 9))
-  assert drain(slots, [second]) == [([(0, 1, 4)], [(1, 4, [5, 6, 7, 8])])]
+  assert drain(slots, [second]) == [([(0, 1)], [(1, 4, [5, 6, 7, 8])], [])]
 
 
-def test_an_idle_slot_with_the_prefix_is_taken_over_without_a_copy():
+def test_an_idle_stem_with_the_prompt_is_taken_over():
   slots = Slots(3, 16, chunk=CHUNK)
   for name in 'abc':
     drain(slots, [begin(slots, name, ids(ord(name), 2, 3, 4, 5))])
   for name in 'cab':
     slots.release(name)
   slot = begin(slots, 'd', ids(ord('b'), 2, 3, 4, 5))
-  assert slot == 1 and drain(slots, [slot]) == []
+  assert slots.stem_S[slot] == 1 and drain(slots, [slot]) == []
 
 
-def test_without_a_prefix_the_longest_unused_slot_goes_first():
+def test_without_a_prefix_the_longest_unused_slot_and_stem_go_first():
   slots = Slots(3, 16, chunk=CHUNK)
   for name in 'abc':
     begin(slots, name, ids(ord(name), 2))
   for name in 'cab':
     slots.release(name)
-  assert [begin(slots, name, ids(7, 8)) for name in 'xyz'] == [2, 0, 1]
+  taken = [begin(slots, name, ids(ord(name), 8)) for name in 'xyz']
+  assert taken == slots.stem_S[taken].tolist() == [2, 0, 1]
   assert slots.claim('w', ids(7, 8)) is None
+
+
+def test_a_prompt_waits_for_a_free_stem_even_where_slots_are_idle():
+  slots = Slots(4, 16, chunk=CHUNK, stems=1, siblings=4)
+  begin(slots, 'a', ids(1, 2))
+  assert slots.claim('b', ids(3, 4)) is None and slots.claim('c', ids(1, 5)) == 1
+  slots.release('a')
+  assert slots.claim('b', ids(3, 4)) is None
+  slots.release('c')
+  assert slots.claim('b', ids(3, 4)) is not None
 
 
 def test_the_heir_of_a_prefix_that_never_came_computes_it():
@@ -107,20 +148,60 @@ def test_the_heir_of_a_prefix_that_never_came_computes_it():
   running = [begin(slots, name, prompt) for name in 'ab']
   slots.step(running, rows=8)
   slots.release('a')
-  assert drain(slots, [1]) == [([(0, 1, 4)], [(1, 4, [5, 6])])]
+  assert drain(slots, [1]) == [([(0, 1)], [(1, 4, [5, 6])], [])]
 
 
-def test_forgotten_rows_are_prefilled_anew_with_their_samples():
-  slots = Slots(1, 16, chunk=CHUNK)
-  slot = begin(slots, 'a', ids(1, 2, 3))
-  drain(slots, [slot])
-  sample(slots, slot, 4, 5, 6)
+def test_after_new_weights_prompts_are_filled_anew_once_and_then_what_follows_them():
+  slots = Slots(2, 16, chunk=CHUNK, stems=1, siblings=2)
+  running = [begin(slots, name, ids(1, 2, 3)) for name in 'ab']
+  drain(slots, running)
+  for slot in running:
+    sample(slots, slot, 4, 5, 6)
   slots.forget()
-  assert drain(slots, [slot]) == [([], [(0, 0, [1, 2, 3, 4])]), ([], [(0, 4, [5])])]
+  assert drain(slots, running) == [
+    ([], [(0, 0, [1, 2])], []),
+    ([], [], [(0, 2, 2, [3, 4, 5]), (1, 2, 2, [3, 4, 5])]),
+  ]
 
 
-def test_a_spoilt_row_is_cleared_once_before_its_next_use():
-  slots = Slots(1, 16, chunk=CHUNK)
-  slots.spoil([0])
+def test_a_session_of_one_id_has_no_stem():
+  slots = Slots(2, 16, chunk=CHUNK, stems=1, siblings=2)
   slot = begin(slots, 'a', ids(1))
-  assert drain(slots, [slot]) == [([(-1, 0, 16)], [])]
+  assert drain(slots, [slot]) == [] and slots.stem_S[slot] == -1
+  place_S, _ = slots.places()
+  assert place_S[slot] == 2
+
+
+def test_on_shards_a_group_stays_on_one_and_the_next_goes_elsewhere():
+  slots = Slots(4, 16, chunk=CHUNK, stems=2, siblings=2, shards=2)
+  taken = [begin(slots, name, ids(prompt, 2, 3)) for name, prompt in zip('abcd', (7, 7, 8, 8), strict=True)]
+  assert taken == [0, 1, 2, 3] and slots.stem_S.tolist() == [0, 0, 1, 1]
+  step = slots.step(taken, rows=2)
+  assert [[(stem, ids_X.tolist()) for stem, *_, ids_X in shard] for shard in step.prompts] == [
+    [(0, [7, 2])],
+    [(0, [8, 2])],
+  ]
+  place_S, slot_PR = slots.places()
+  assert place_S.tolist() == [0, 1, 0, 1] and slot_PR.tolist() == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_whatever_happens_seats_and_slots_agree(seed):
+  random, slots = np.random.default_rng(seed), Slots(6, 32, chunk=CHUNK, stems=4, siblings=2, shards=2)
+  for turn in range(200):
+    name = str(random.integers(9))
+    if slots.of(name) is not None and random.random() < 0.5:
+      slots.release(name)
+    elif slots.of(name) is None:
+      prompt = ids(*random.integers(0, 2, random.integers(1, 9)))
+      slot = slots.claim(name, prompt)
+      assert slot is None or slots.assign(slot, prompt)
+    if turn % 7 == 0:
+      slots.step([slot for slot, owner in enumerate(slots.owner) if owner is not None], rows=4)
+    for slot, owner in enumerate(slots.owner):
+      stem = slots.stem_S[slot]
+      if owner is None or stem < 0:
+        assert not (slots.slot_PR == slot).any()
+      else:
+        assert slots.slot_PR[stem, slots.seat_S[slot]] == slot and (slots.slot_PR == slot).sum() == 1
+        assert slot // 3 == stem // 2
