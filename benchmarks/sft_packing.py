@@ -14,8 +14,9 @@ import time
 import numpy as np
 
 from slca_jax.data.packing import RowPlan
-from slca_jax.rollout.batching import Response, Tree, choose, micro_batches
+from slca_jax.rollout.rows import choose, micro_batches
 from slca_jax.rollout.settings import Layout
+from slca_jax.rollout.trees import Response, Tree
 
 ONE = np.zeros(1, np.int32)
 
@@ -73,7 +74,7 @@ def train_speed(sizes: list[int], length: int, rows: int) -> dict[str, float]:
       longest = max(sum(row) for row in batch) if name == 'padded' else length
       trees = [[_tree(size) for size in row] for row in batch]
       for run in range(2):  # the first one compiles
-        placed = supervised(trees, longest, rows, rollouts=1)
+        placed, _ = supervised(trees, longest, rows, rollouts=1)
         begin = time.perf_counter()
         state, numbers = fit(state, placed)
         jax.block_until_ready(numbers)

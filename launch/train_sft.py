@@ -1,6 +1,8 @@
 """Trains a tool-calling policy with supervised learning on demonstrations. The same command again resumes.
 
 python launch/train_sft.py --config=configs/sft.py --config.model.path=MODEL --config.data.train=DIALOGUES.jsonl
+
+On several hosts each runs it, with --coordinator=auto, or --coordinator=HOST:PORT --processes=N --process=I.
 """
 
 import json
@@ -8,9 +10,10 @@ import sys
 
 from absl import app, logging
 from ml_collections import config_flags
+from multihost import joined
 
 from slca_jax.config import build
-from slca_jax.errors import Diverged, Refused
+from slca_jax.errors import Diverged, HostFailure, Refused
 from slca_jax.train.settings import SFTConfig
 
 _CONFIG = config_flags.DEFINE_config_file('config', 'configs/sft.py', 'Settings of the run.', lock_config=True)
@@ -23,10 +26,13 @@ def main(arguments: list[str]) -> None:
   logging.set_verbosity(logging.WARNING)  # libraries below tell every file they write
   try:
     config = build(SFTConfig, _CONFIG.value)
-    from slca_jax.train import sft
+    with joined() as first:
+      from slca_jax.train import sft
 
-    print(json.dumps(sft.train(config), indent=2))
-  except (Diverged, Refused) as error:
+      numbers = sft.train(config)
+      if first:
+        print(json.dumps(numbers, indent=2))
+  except (Diverged, HostFailure, Refused) as error:
     sys.exit(f'{type(error).__name__}: {error}')
 
 

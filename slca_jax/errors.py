@@ -54,6 +54,10 @@ class EndpointFailure(RuntimeError):
     self.retry_after = retry_after
 
 
+class HostFailure(RuntimeError):
+  """Another process of the run failed, and this one cannot go on alone."""
+
+
 class EnvironmentFailure(RuntimeError):
   """An environment that died; the rollout fails, the run goes on."""
 

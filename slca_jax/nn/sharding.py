@@ -1,11 +1,11 @@
 """The mesh, and the one place that says which axis of an array lies on which axis of the mesh.
 
 Rows of a batch are split over `data` and `fsdp`, weights over `fsdp` (along the width) and `tensor` (along heads,
-hidden units and vocabulary). A computation runs under `jax.set_mesh(mesh)`.
+hidden units and vocabulary). A row is never split. A computation runs under `jax.set_mesh(mesh)`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -61,6 +61,41 @@ def _divides(mesh, axes, size) -> bool:
 def rows_sharding(mesh: Mesh) -> NamedSharding:
   """Where the leading axis of a batch lies: over `data` and `fsdp`."""
   return NamedSharding(mesh, PartitionSpec(ROWS))
+
+
+def row_shards(mesh: Any) -> int:
+  """How many devices the rows of a batch are spread over."""
+  return math.prod(mesh.shape[axis] for axis in ROWS)
+
+
+def row_shards_here(rows: int) -> int:
+  """Over how many devices the mesh in force spreads so many rows; 1 without a mesh, or if it does not divide them."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return math.prod(mesh.shape[axis] for axis in ROWS) if _ours(mesh) and _divides(mesh, ROWS, rows) else 1
+
+
+def on_own_rows(function: Callable[..., jax.Array], *, whole: Sequence[int] = ()) -> Callable[..., jax.Array]:
+  """`function`, run by every device on its own rows; what it returns has the same rows.
+
+  Left to the partitioner, what a loop adds up over rows is reduced over the devices at every turn of it. Here the
+  gradient of an argument that is `whole` is summed up once, and each device turns as often as its own rows need.
+
+  Args:
+    function: of arrays with leading rows; it reads no mesh. The axis `tensor` stays the partitioner's.
+    whole: positions of arguments that every device sees whole.
+  """
+
+  def local(*arguments):
+    rows = next(x.shape[0] for i, x in enumerate(arguments) if i not in whole)
+    if row_shards_here(rows) == 1:
+      return function(*arguments)
+    specs = tuple(PartitionSpec() if i in whole else PartitionSpec(ROWS) for i in range(len(arguments)))
+    mapped = jax.shard_map(
+      function, in_specs=specs, out_specs=PartitionSpec(ROWS), axis_names=set(ROWS), check_vma=False
+    )
+    return mapped(*arguments)
+
+  return local
 
 
 def constrain_rows(x: jax.Array) -> jax.Array:

@@ -65,17 +65,26 @@ def rarely_interrupted() -> Iterator[None]:
 
 
 async def collect(
-  tasks: Sequence[Task], world: Rollouts, score: Scorer, *, group_size: int, seed: str
+  tasks: Sequence[Task],
+  world: Rollouts,
+  score: Scorer,
+  *,
+  group_size: int,
+  seed: str,
+  places: Sequence[int] | None = None,
 ) -> tuple[list[Trajectory], list[Scores]]:
   """Rollouts of every task, `group_size` each, scored while others still sample; in order of group, then index.
 
   Our own bugs raise; a broken engine or environment leaves a trajectory that says so, a broken judge an absent score.
+
+  Args:
+    places: the number of each task's group, where these are some of more; as they are counted here if None.
   """
   gate = asyncio.Semaphore(world.sampler.concurrency)
   async with asyncio.TaskGroup() as crew:
     jobs = [
       crew.create_task(roll_group(task, group, world, score, gate, group_size=group_size, seed=seed))
-      for group, task in enumerate(tasks)
+      for group, task in zip(places or range(len(tasks)), tasks, strict=True)
     ]
   rolled = [pair for job in jobs for pair in job.result()]
   return [trajectory for trajectory, _ in rolled], [scores for _, scores in rolled]

@@ -2,6 +2,9 @@
 
 Groups are numbered as the order deals their tasks: group n is the (n mod prompts)-th task of batch n // prompts. A step
 takes the oldest `prompts` groups that are complete, so one slow rollout holds up its own group and no other.
+
+Of several hosts each has a stream of its own, which makes the groups at its places of every batch. Numbers, seeds and
+positions are those of the whole, so a run may go on with another number of hosts.
 """
 
 import asyncio
@@ -23,9 +26,28 @@ class Position(TypedDict):
   beyond: list[int]
 
 
+def join(positions: Sequence[Position], places: Sequence[Sequence[int]], prompts: int) -> Position:
+  """Where the streams of all hosts stand together; `places` are those of each."""
+  told = [(position, own) for position, own in zip(positions, places, strict=True) if own]
+  low = min(position['next'] for position, _ in told)
+  beyond = {
+    number
+    for position, own in told
+    for number in (*range(low, position['next']), *position['beyond'])
+    if number % prompts in own
+  }
+  while low in beyond:
+    beyond.remove(low)
+    low += 1
+  return {'next': low, 'beyond': sorted(beyond)}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Taken:
-  """The rollouts of one step in order of group, then index, and how many groups were too old to be trained on."""
+  """The rollouts of one step in order of group, then index, and how many groups were too old to be trained on.
+
+  A trajectory's group is its place in the step's batch.
+  """
 
   trajectories: list[Trajectory]
   scores: list[Scores]
@@ -50,7 +72,8 @@ class Stream:
   Args:
     deal: batch number -> its tasks, `prompts` of them.
     score: (trajectory, seed) -> its scores.
-    position: where an earlier stream stopped, as `position` told.
+    position: where an earlier stream stopped, as `position` told, or several of them, as `join` does.
+    places: which places of a batch are made here; all if None.
   """
 
   def __init__(
@@ -64,10 +87,13 @@ class Stream:
     seed: int,
     max_staleness: int = 0,
     position: Position | None = None,
+    places: Sequence[int] | None = None,
   ):
     self._deal, self._world, self._score = deal, world, score
     self._prompts, self._group_size, self._seed, self._lag = prompts, group_size, seed, max_staleness
+    self._places = tuple(range(prompts) if places is None else places)
     self._low, self._beyond = (position['next'], set(position['beyond'])) if position else (0, set[int]())
+    self._skip()
     self._jobs: dict[int, _Job] = {}
     self._gate: asyncio.Semaphore | None = None
 
@@ -82,7 +108,7 @@ class Stream:
     return len(self._jobs)
 
   async def take(self, version: int, *, ahead: int | None = None) -> Taken:
-    """The next batch, for a trainer whose weights have this version; the groups are numbered anew from 0.
+    """The next batch, or what of it is made here, for a trainer whose weights have this version.
 
     If the call is cancelled, nothing is lost: the next one goes on.
 
@@ -93,7 +119,8 @@ class Stream:
     Raises:
       SamplerError: the engine says that it samples with weights older than those last published.
     """
-    dropped, wanted = 0, (1 + (self._lag if ahead is None else ahead)) * self._prompts
+    size = len(self._places)
+    dropped, wanted = 0, (1 + (self._lag if ahead is None else ahead)) * size
     while True:
       self._launch(version, wanted)
       whole = [number for number, job in sorted(self._jobs.items()) if job.job.done()]
@@ -102,10 +129,10 @@ class Stream:
         logging.warning('group %d was sampled too long ago to be trained on at version %d', number, version)
         self._settle(number)
       dropped += len(stale)
-      fresh = [number for number in whole if number not in stale][: self._prompts]
-      if len(fresh) == self._prompts:
+      fresh = [number for number in whole if number not in stale][:size]
+      if len(fresh) == size:
         groups = [self._settle(number) for number in fresh]
-        return Taken(*_joined(groups), dropped)
+        return Taken(*_joined(groups, self._places), dropped)
       if not stale:
         pending = [job.job for job in self._jobs.values() if not job.job.done()]
         await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -122,7 +149,7 @@ class Stream:
       self._gate = asyncio.Semaphore(self._world.sampler.concurrency)
     number = self._low
     while len(self._jobs) < wanted:
-      if number not in self._beyond and number not in self._jobs:
+      if self._is_ours(number) and number not in self._beyond and number not in self._jobs:
         self._jobs[number] = _Job(asyncio.create_task(self._roll(number, self._gate)), version)
       number += 1
 
@@ -146,12 +173,20 @@ class Stream:
 
   def _settle(self, number: int) -> Group:
     self._beyond.add(number)
-    while self._low in self._beyond:
-      self._beyond.remove(self._low)
-      self._low += 1
+    self._skip()
     return self._jobs.pop(number).job.result()
 
+  def _skip(self) -> None:
+    while self._places and (self._low in self._beyond or not self._is_ours(self._low)):
+      self._beyond.discard(self._low)
+      self._low += 1
 
-def _joined(groups: Sequence[Group]) -> tuple[list[Trajectory], list[Scores]]:
-  rolled = [(dataclasses.replace(t, group=place), s) for place, group in enumerate(groups) for t, s in group]
+  def _is_ours(self, number: int) -> bool:
+    return number % self._prompts in self._places
+
+
+def _joined(groups: Sequence[Group], places: Sequence[int]) -> tuple[list[Trajectory], list[Scores]]:
+  rolled = [
+    (dataclasses.replace(t, group=place), s) for place, group in zip(places, groups, strict=True) for t, s in group
+  ]
   return [trajectory for trajectory, _ in rolled], [scores for _, scores in rolled]

@@ -3,6 +3,9 @@
 One Orbax step holds the device state (parameters, moments, update count) and a JSON record of the host's: which step
 comes next, from which order and seeds follow, and the numbers of the last one; where grain reads the data, its
 iterator's state as well. A checkpoint appears whole or not at all: Orbax writes and renames.
+
+Each host writes what lies on its devices, into one folder that all see. Nothing in a checkpoint depends on how many
+devices or hosts there were, so it is restored onto any mesh: every device reads its own part.
 """
 
 import json
@@ -62,9 +65,9 @@ class Checkpoints:
     """
     if step in self._manager.all_steps():
       return
-    parts: dict[str, Any] = {'state': ocp.args.StandardSave(_plain(state)), 'record': ocp.args.JsonSave(record)}
     if data is not None:
-      parts['data'] = grain.checkpoint.CheckpointSave(data)
+      record = record | {'data': data.get_state()}
+    parts: dict[str, Any] = {'state': ocp.args.StandardSave(_plain(state)), 'record': ocp.args.JsonSave(record)}
     metrics = None if score is None else {'score': float(score)}
     self._manager.save(step, args=ocp.args.Composite(**parts), metrics=metrics)
 
@@ -85,9 +88,9 @@ class Checkpoints:
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, plain)
     self._require_alike(step, abstract)
     parts: dict[str, Any] = {'state': ocp.args.StandardRestore(abstract), 'record': ocp.args.JsonRestore()}
-    if data is not None:
-      parts['data'] = grain.checkpoint.CheckpointRestore(data)
     found = self._manager.restore(step, args=ocp.args.Composite(**parts))
+    if data is not None:
+      data.set_state(found['record']['data'])
     leaves = [found['state'][name] for name in plain]  # by name: trees of dicts are sorted, ours is in its own order
     return jax.tree.unflatten(jax.tree.structure(template), leaves), found['record']
 

@@ -11,7 +11,7 @@ from slca_jax.dialogue import Scores, Status, Task, Trajectory
 from slca_jax.rewards.outcome import format_violated
 from slca_jax.rollout.collect import Rollouts, Scorer, collect, rarely_interrupted
 from slca_jax.train import endpoints, policy, worlds
-from slca_jax.train.metrics import Numbers, describe, put_mean
+from slca_jax.train.metrics import Numbers, Tally, count_mean, settle, tally
 from slca_jax.train.run import hush
 from slca_jax.train.settings import RLConfig
 
@@ -40,25 +40,30 @@ async def _evaluate(config: RLConfig, loaded: policy.Loaded, tasks: Sequence[Tas
   world = worlds.rollouts(config, loaded, loaded.params, asked, purpose='evaluate')
   try:
     await world.sampler.publish(loaded.params, 0)
-    numbers, trajectories, scores = await roll_greedily(tasks, world, score, seed=f'{config.seed}/heldout')
-    return numbers | asked.numbers(), trajectories, scores
+    found, trajectories, scores = await roll_greedily(tasks, world, score, seed=f'{config.seed}/heldout')
+    return settle([found]) | asked.numbers(), trajectories, scores
   finally:
     await world.sampler.close()
     await asked.close()
 
 
-async def roll_greedily(tasks: Sequence[Task], world: Rollouts, score: Scorer, *, seed: str) -> Evaluation:
-  """One greedy rollout per task: their numbers, trajectories and scores.
+async def roll_greedily(
+  tasks: Sequence[Task], world: Rollouts, score: Scorer, *, seed: str, places: Sequence[int] | None = None
+) -> tuple[Tally, list[Trajectory], list[Scores]]:
+  """One greedy rollout per task: their tally, trajectories and scores.
 
   Beside what `describe` tells, `parse_rate` is the share of rollouts that called a tool and whose every block of calls
   could be read.
+
+  Args:
+    places: the number of each task, where these are some of more.
   """
   greedy = dataclasses.replace(world.decoding, temperature=0.0, top_p=1.0)
   world = dataclasses.replace(world, decoding=greedy)
-  trajectories, scores = await collect(tasks, world, score, group_size=1, seed=seed)
-  numbers = describe(trajectories, scores)
-  put_mean(numbers, 'parse_rate', (parses(trajectory) for trajectory in trajectories))
-  return numbers, trajectories, scores
+  trajectories, scores = await collect(tasks, world, score, group_size=1, seed=seed, places=places)
+  found = tally(trajectories, scores)
+  count_mean(found, 'parse_rate', (parses(trajectory) for trajectory in trajectories))
+  return found, trajectories, scores
 
 
 def parses(trajectory: Trajectory) -> float | None:

@@ -6,36 +6,41 @@ it goes through the data in order, must encode again after a resumption what the
 lengths like Toucan's to 0.92 (8 rows open) or 0.97 (256); rows planned from sizes are filled to 0.99.
 """
 
+import dataclasses
 import logging
 import math
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import grain
 import numpy as np
 import tqdm
 
 from slca_jax.arrays import TokenBatch
+from slca_jax.data.encoded import Encoded, encode_to, key_of
 from slca_jax.data.packing import RowPlan, best_fit
-from slca_jax.data.sft import BadMask, Example, Learned, encode
-from slca_jax.data.tasks import Order
+from slca_jax.data.sft import BadMask, Example, Learned, encode, select
+from slca_jax.data.tasks import Order, stream_dialogues
 from slca_jax.dialogue import Dialogue
 from slca_jax.errors import DataError, TemplateError
-from slca_jax.rollout.batching import Response, Tree, supervised, to_supervised
+from slca_jax.nn import hosts
+from slca_jax.rollout.batching import supervised, to_supervised
 from slca_jax.rollout.settings import Layout
+from slca_jax.rollout.trees import Response, Tree
 from slca_jax.train import policy
 from slca_jax.train.settings import SFTConfig
 
 _ALL = Learned()
-Batch = tuple[TokenBatch, int]  # a batch, and how many of its dialogues were left out
+Demonstrated = Sequence[Dialogue] | Encoded
+Batch = tuple[TokenBatch, dict[str, float]]  # a batch, what it wastes, and how many of its dialogues were left out
 
 
 class DialogueBatches:
   """Step by step `batch` dialogues, packed into the fewest rows; what fits no row or cannot be rendered is left out."""
 
-  def __init__(self, dialogues: Sequence[Dialogue], loaded: policy.Loaded, config: SFTConfig):
+  def __init__(self, dialogues: Demonstrated, loaded: policy.Loaded, config: SFTConfig):
     self._order = Order(dialogues, config.batch, seed=config.seed)
     self._loaded, self._config = loaded, config
     self.steps = config.steps or math.ceil(config.epochs * len(dialogues) / config.batch)
@@ -50,9 +55,7 @@ class DialogueBatches:
 class RowBatches:
   """Step by step `packing.rows` full rows. Every dialogue is encoded once before the first step, to know its size."""
 
-  def __init__(
-    self, dialogues: Sequence[Dialogue], loaded: policy.Loaded, config: SFTConfig, *, remembered: pathlib.Path
-  ):
+  def __init__(self, dialogues: Demonstrated, loaded: policy.Loaded, config: SFTConfig, *, remembered: pathlib.Path):
     """Reads the sizes from the file `remembered`, or writes them there.
 
     Raises:
@@ -60,6 +63,7 @@ class RowBatches:
     """
     self._dialogues, self._loaded, self._learned = dialogues, loaded, config.learned
     self._length, rows = config.batching.lengths[-1], config.packing.rows
+    self._micro_rows = config.batching.micro_rows
     sizes = sizes_of(dialogues, loaded, config, remembered)
     self._plan = RowPlan(sizes, length=self._length, rows=rows, window=config.packing.window, seed=config.seed)
     self._most = self._plan.most_per_batch
@@ -75,10 +79,14 @@ class RowBatches:
     places = {index: place for place, index in enumerate(index for row in rows for index in row)}
     grown = lambda index: tree(self._encode(index), places[index])
     trees = [[grown(index) for index in row] for row in rows]
-    return supervised(trees, self._length, len(rows), rollouts=self._most, sharding=self._loaded.rows), 0
+    batch, plan = supervised(trees, self._length, self._micro_rows, rollouts=self._most, sharding=self._loaded.rows)
+    return batch, plan.numbers() | {'left_out': 0.0}
 
   def _encode(self, index: int) -> Example:
-    return encode(self._dialogues[index], self._loaded.template, separator=self._learned.separator)
+    one = self._dialogues[index]
+    if isinstance(one, Dialogue):
+      return encode(one, self._loaded.template, separator=self._learned.separator)
+    return cast(Example, one)  # what is left out is of size 0 and in no plan
 
 
 def open_batches(
@@ -86,22 +94,37 @@ def open_batches(
 ) -> tuple[grain.DatasetIterator, int]:
   """(an iterator over the batches of a run, how many there are); `folder` keeps what need not be computed again."""
   source: Any
+  found = encoded(loaded, config) if config.data.encoded else dialogues
   if config.packing.rows:
-    source = RowBatches(dialogues, loaded, config, remembered=folder / 'sizes.npy')
+    source = RowBatches(found, loaded, config, remembered=folder / 'sizes.npy')
   else:
-    source = DialogueBatches(dialogues, loaded, config)
+    source = DialogueBatches(found, loaded, config)
   ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
   return iter(grain.MapDataset.source(source).to_iter_dataset(ahead)), source.steps
 
 
+def encoded(loaded: policy.Loaded, config: SFTConfig) -> Encoded:
+  """The ids of `data.train` in the folder `data.encoded`, which the first host fills if they are not there."""
+  folder, learned = pathlib.Path(config.data.encoded), config.learned
+  longest = min(config.batching.lengths[-1], loaded.config.context)
+  key = key_of(config.data.train, loaded.template.digest, dataclasses.asdict(learned), longest)
+  one = lambda dialogue: usable(select(dialogue, learned), loaded, config.batching, learned)
+  hosts.agree(
+    lambda: encode_to(folder, stream_dialogues(config.data.train), one, key=key),
+    first_only=True,
+  )
+  return Encoded(folder)
+
+
 def make_batch(
-  dialogues: Sequence[Dialogue], loaded: policy.Loaded, layout: Layout, *, learned: Learned = _ALL
+  dialogues: Sequence[Dialogue | Example | None], loaded: policy.Loaded, layout: Layout, *, learned: Learned = _ALL
 ) -> Batch:
-  """(the packed batch of some dialogues, how many were left out)."""
+  """(the packed batch of some dialogues, what it wastes and how many were left out)."""
   examples = [usable(dialogue, loaded, layout, learned) for dialogue in dialogues]
   kept = [example for example in examples if example is not None]
   trees = [tree(example, place) for place, example in enumerate(kept)]
-  return to_supervised(trees, layout, rollouts=len(dialogues), sharding=loaded.rows), len(examples) - len(kept)
+  batch, plan = to_supervised(trees, layout, rollouts=len(dialogues), sharding=loaded.rows)
+  return batch, plan.numbers() | {'left_out': float(len(examples) - len(kept))}
 
 
 def heldout_batches(examples: Sequence[Example], loaded: policy.Loaded, config: SFTConfig) -> Iterator[TokenBatch]:
@@ -110,12 +133,12 @@ def heldout_batches(examples: Sequence[Example], loaded: policy.Loaded, config: 
   if not rows:
     for start in range(0, len(examples), config.batch):
       trees = [tree(example, place) for place, example in enumerate(examples[start : start + config.batch])]
-      yield to_supervised(trees, layout, rollouts=config.batch, sharding=loaded.rows)
+      yield to_supervised(trees, layout, rollouts=config.batch, sharding=loaded.rows)[0]
     return
   packed = best_fit([example.size for example in examples], layout.lengths[-1])
   for start in range(0, len(packed), rows):
     trees = [[tree(examples[index], 0) for index in row] for row in packed[start : start + rows]]
-    yield supervised(trees, layout.lengths[-1], rows, rollouts=1, sharding=loaded.rows)
+    yield supervised(trees, layout.lengths[-1], layout.micro_rows, rollouts=1, sharding=loaded.rows)[0]
 
 
 def tree(example: Example, place: int) -> Tree:
@@ -124,12 +147,18 @@ def tree(example: Example, place: int) -> Tree:
   return Tree(example.prompt, (Response(place, example.tokens, example.learned, silent),))
 
 
-def usable(dialogue: Dialogue, loaded: policy.Loaded, layout: Layout, learned: Learned) -> Example | None:
+def usable(
+  dialogue: Dialogue | Example | None, loaded: policy.Loaded, layout: Layout, learned: Learned
+) -> Example | None:
   """The dialogue's ids, None if the template cannot render it, or if it fits no row or not the model's context.
+
+  What was encoded before is what comes back.
 
   Raises:
     BadMask: nothing of it is learned.
   """
+  if not isinstance(dialogue, Dialogue):
+    return dialogue
   try:
     example = encode(dialogue, loaded.template, separator=learned.separator)
   except BadMask:
@@ -144,18 +173,23 @@ def usable(dialogue: Dialogue, loaded: policy.Loaded, layout: Layout, learned: L
   return example
 
 
-def sizes_of(
-  dialogues: Sequence[Dialogue], loaded: policy.Loaded, config: SFTConfig, remembered: pathlib.Path
-) -> list[int]:
+def sizes_of(dialogues: Demonstrated, loaded: policy.Loaded, config: SFTConfig, remembered: pathlib.Path) -> list[int]:
   """Tokens of every dialogue, 0 for those that are left out."""
-  if remembered.exists():  # the run's folder refuses other data and other settings, so they are these dialogues'
-    return np.load(remembered).tolist()
-  sizes = []
-  for dialogue in tqdm.tqdm(dialogues, desc='encode', unit='dialogue', dynamic_ncols=True, mininterval=1.0):
-    example = usable(dialogue, loaded, config.batching, config.learned)
-    sizes.append(example.size if example else 0)
-  part = remembered.with_suffix('.part')
-  with open(part, 'wb') as file:
-    np.save(file, np.array(sizes, np.int32))
-  os.replace(part, remembered)
-  return sizes
+  if isinstance(dialogues, Encoded):
+    return dialogues.sizes.tolist()
+  # The run's folder refuses other data and other settings, so what it remembers are these dialogues' sizes.
+
+  def encode_all() -> None:
+    if remembered.exists():
+      return
+    sizes = []
+    for dialogue in tqdm.tqdm(dialogues, desc='encode', unit='dialogue', dynamic_ncols=True, mininterval=1.0):
+      example = usable(dialogue, loaded, config.batching, config.learned)
+      sizes.append(example.size if example else 0)
+    part = remembered.with_suffix('.part')
+    with open(part, 'wb') as file:
+      np.save(file, np.array(sizes, np.int32))
+    os.replace(part, remembered)
+
+  hosts.agree(encode_all, first_only=True)
+  return np.load(remembered).tolist()

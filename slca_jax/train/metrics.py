@@ -16,11 +16,32 @@ import tqdm
 from slca_jax.dialogue import Scores, Status, Trajectory
 
 Numbers = dict[str, float]
+# By name what is added up, over rollouts and hosts: (total, None) of a count, (total, how many) of a mean; of a name
+# that ends in max the largest is taken. Ready for JSON.
+Tally = dict[str, tuple[float, float | None]]
+
+
+def settle(tallies: Sequence[Mapping[str, Sequence[float | None]]]) -> Numbers:
+  """The numbers of several tallies taken together, as one of everything would give them."""
+  out: Numbers = {}
+  for name in dict.fromkeys(name for tally in tallies for name in tally):
+    parts = [tally[name] for tally in tallies if name in tally]
+    total = math.fsum(part[0] or 0 for part in parts)
+    counts = [part[1] for part in parts if part[1] is not None]
+    out[name] = total / max(1, sum(counts)) if counts else total
+    if name.endswith('max'):
+      out[name] = max(part[0] or 0 for part in parts)
+  return out
 
 
 def describe(trajectories: Sequence[Trajectory], scores: Sequence[Scores]) -> Numbers:
   """Means and counts of a set of rollouts. What nobody has is left out; it is not zero."""
-  out: Numbers = {f'status/{s.value}': sum(t.status is s for t in trajectories) for s in Status}
+  return settle([tally(trajectories, scores)])
+
+
+def tally(trajectories: Sequence[Trajectory], scores: Sequence[Scores]) -> Tally:
+  """What `describe` tells, such that several sets can be taken together."""
+  out: Tally = {f'status/{s.value}': (sum(t.status is s for t in trajectories), None) for s in Status}
   alive = [(t, s) for t, s in zip(trajectories, scores, strict=True) if t.status is not Status.FAILED]
   means = {
     'reward/tool': (s.tool for _, s in alive),
@@ -40,16 +61,16 @@ def describe(trajectories: Sequence[Trajectory], scores: Sequence[Scores]) -> Nu
     'rollout/no_call': (float(not t.tool_turns) for t, _ in alive),
   }
   for name, values in means.items():
-    put_mean(out, name, values)
+    count_mean(out, name, values)
   parts = [_numbers(s.why) for _, s in alive]
   for key in sorted({key for part in parts for key in part}):
-    put_mean(out, f'score/{key}', (part.get(key) for part in parts))
-  out['reward/absent'] = sum(not (_known(s.tool) and _known(s.summary)) for _, s in alive)
+    count_mean(out, f'score/{key}', (part.get(key) for part in parts))
+  out['reward/absent'] = sum(not (_known(s.tool) and _known(s.summary)) for _, s in alive), None
   faults = collections.Counter(error for t, _ in alive for turn in t.turns for error in turn.parsed.errors)
-  return out | {f'fault/{name}': float(count) for name, count in sorted(faults.items())}
+  return out | {f'fault/{name}': (float(count), None) for name, count in sorted(faults.items())}
 
 
-def staleness(trajectories: Sequence[Trajectory], version: int, dropped: int) -> Numbers:
+def staleness(trajectories: Sequence[Trajectory], version: int, dropped: int) -> Tally:
   """How old the tokens are that a trainer with this version learns from, in versions of the weights.
 
   `stale/mixed` is the share of rollouts that several versions sampled; `stale/dropped_groups` were too old to be used.
@@ -60,12 +81,12 @@ def staleness(trajectories: Sequence[Trajectory], version: int, dropped: int) ->
     mixed += len({sampled_by for sampled_by, _ in spans}) > 1
     ages += [version - sampled_by for sampled_by, _ in spans]
     tokens += [count for _, count in spans]
-  mean = sum(age * count for age, count in zip(ages, tokens, strict=True)) / max(1, sum(tokens))
+  total = sum(age * count for age, count in zip(ages, tokens, strict=True))
   return {
-    'stale/mean': mean,
-    'stale/max': float(max(ages, default=0)),
-    'stale/mixed': mixed / max(1, len(trajectories)),
-    'stale/dropped_groups': float(dropped),
+    'stale/mean': (total, sum(tokens)),
+    'stale/max': (float(max(ages, default=0)), None),
+    'stale/mixed': (mixed, len(trajectories)),
+    'stale/dropped_groups': (float(dropped), None),
   }
 
 
@@ -78,6 +99,13 @@ def _numbers(why: Mapping[str, Any]) -> Numbers:
   """The numbers among the reasons of a score: flags, and the parts of the process score."""
   flat: Numbers = {key: value for key, value in why.items() if isinstance(value, int | float)}
   return flat | {key: value for key, value in why.get('process', {}).items() if isinstance(value, int | float)}
+
+
+def count_mean(out: Tally, name: str, values: Iterable[float | None]) -> None:
+  """Sets `out[name]` to the sum and the number of the values that are there; leaves it out if there are none."""
+  known = [float(value) for value in values if _known(value)]
+  if known:
+    out[name] = math.fsum(known), len(known)
 
 
 def put_mean(out: Numbers, name: str, values: Iterable[float | None]) -> None:
@@ -93,9 +121,16 @@ def _known(value: float | None) -> TypeGuard[float]:
 
 
 class Writer:
-  """Appends metrics to `metrics.jsonl` and TensorBoard. A resumed run first drops what lies beyond its step."""
+  """Appends metrics to `metrics.jsonl` and TensorBoard. A resumed run first drops what lies beyond its step.
 
-  def __init__(self, folder: pathlib.Path, *, resume_at: int = 0):
+  Args:
+    silent: write nothing, as all hosts but the first.
+  """
+
+  def __init__(self, folder: pathlib.Path, *, resume_at: int = 0, silent: bool = False):
+    self._file = None
+    if silent:
+      return
     folder.mkdir(parents=True, exist_ok=True)
     self._path = folder / 'metrics.jsonl'
     self._drop_from(resume_at)
@@ -104,6 +139,8 @@ class Writer:
 
   def write(self, step: int, numbers: Mapping[str, float]) -> None:
     """One line: the step and the numbers; a number that is not finite is written as null."""
+    if self._file is None:
+      return
     finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
     self._file.write(json.dumps({'step': step, **finite}) + '\n')
     self._file.flush()
@@ -112,8 +149,9 @@ class Writer:
 
   def close(self) -> None:
     """Ends both files."""
-    self._file.close()
-    self._board.close()
+    if self._file is not None:
+      self._file.close()
+      self._board.close()
 
   def _drop_from(self, step: int) -> None:
     if not self._path.exists():
@@ -134,9 +172,13 @@ def _step_of(line: str) -> float:
 class Bar:
   """A progress bar over steps with time left and a few of the numbers."""
 
-  def __init__(self, steps: int, *, done: int = 0, title: str = '', shown: Mapping[str, str] | None = None):
+  def __init__(
+    self, steps: int, *, done: int = 0, title: str = '', shown: Mapping[str, str] | None = None, silent: bool = False
+  ):
     self._shown = dict(shown or {})
-    self._bar = tqdm.tqdm(total=steps, initial=done, desc=title, unit='step', dynamic_ncols=True, mininterval=1.0)
+    self._bar = tqdm.tqdm(
+      total=steps, initial=done, desc=title, unit='step', dynamic_ncols=True, mininterval=1.0, disable=silent
+    )
 
   def advance(self, numbers: Mapping[str, float]) -> None:
     """One step further."""

@@ -1,8 +1,9 @@
 """AdamW with a schedule and gradient clipping, from settings."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from slca_jax.train.settings import Optimizer
@@ -24,7 +25,7 @@ def learning_rate(settings: Optimizer, updates: int) -> optax.Schedule:
 
 def make(settings: Optimizer, updates: int) -> optax.GradientTransformation:
   """The gradient transformation for a run of `updates` updates."""
-  return optax.chain(
+  rule = optax.chain(
     optax.clip_by_global_norm(settings.clip_norm),
     optax.adamw(
       learning_rate(settings, updates),
@@ -33,8 +34,54 @@ def make(settings: Optimizer, updates: int) -> optax.GradientTransformation:
       eps=settings.eps,
       weight_decay=settings.weight_decay,
       mask=_decayed,
+      mu_dtype=settings.momentum_dtype,
     ),
   )
+  return with_master(rule) if settings.master else in_stored_type(rule)
+
+
+class MasterState(NamedTuple):
+  """Float32 copies of the parameters, and the rule's own state."""
+
+  master: Any
+  rule: optax.OptState
+
+
+def with_master(rule: optax.GradientTransformation) -> optax.GradientTransformation:
+  """`rule` on float32 copies of parameters that are stored in less, which are then their rounding."""
+
+  def init(params: Any) -> Any:
+    if _is_whole(params):
+      return rule.init(params)
+    master = _cast(params, jnp.float32)
+    return MasterState(master, rule.init(master))
+
+  def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    if not isinstance(state, MasterState):
+      return rule.update(updates, state, params)
+    moves, inner = rule.update(_cast(updates, jnp.float32), state.rule, state.master)
+    master = jax.tree.map(jnp.add, state.master, moves)
+    # In float32, so that what is added to the stored parameters lands on the copy and is rounded once.
+    return jax.tree.map(jnp.subtract, master, _cast(params, jnp.float32)), MasterState(master, inner)
+
+  return optax.GradientTransformation(init, update)
+
+
+def in_stored_type(rule: optax.GradientTransformation) -> optax.GradientTransformation:
+  """`rule` on gradients in the parameters' own type, so that its state keeps that type."""
+
+  def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    return rule.update(jax.tree.map(lambda update, p: update.astype(p.dtype), updates, params), state, params)
+
+  return optax.GradientTransformation(rule.init, update)
+
+
+def _is_whole(params: Any) -> bool:
+  return all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
+
+
+def _cast(tree: Any, dtype: Any) -> Any:
+  return jax.tree.map(lambda x: x.astype(dtype), tree)
 
 
 def _decayed(params: Any) -> Any:

@@ -7,8 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding
 
 from slca_jax.arrays import TrainState
 from slca_jax.chat.template import Template, load_template
@@ -17,7 +19,7 @@ from slca_jax.nn import sharding, weights
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.nn.hf_config import read_config
 from slca_jax.nn.transformer import abstract_model
-from slca_jax.train.settings import MeshShape, Model
+from slca_jax.train.device_settings import MeshShape, Model, Placement
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,6 +39,68 @@ class Loaded:
     return sharding.rows_sharding(self.mesh)
 
 
+def for_sampling(params: nnx.State) -> nnx.State:
+  """The parameters on this process's own devices, for an engine that no other process waits for; all call it at once.
+
+  They are spread over the local devices as the rules say, so each host gathers the whole policy once per publication.
+  Of a run with one process they are the parameters as they are.
+  """
+  if jax.process_count() == 1:
+    return params
+  mesh = next(iter(jax.tree.leaves(params))).sharding.mesh
+  here = local_mesh(mesh)
+  hosts = np.stack([_devices_of(mesh, process).reshape(here.devices.shape) for process in range(jax.process_count())])
+  everywhere = Mesh(hosts, ('host', *here.axis_names), axis_types=(AxisType.Auto,) * (1 + len(here.axis_names)))
+  local = sharding.named_shardings(params, here)
+  spread = jax.tree.map(lambda one: NamedSharding(everywhere, one.spec), local)
+  gathered = jax.device_put(params, spread)
+
+  def keep(x: jax.Array, one: NamedSharding) -> jax.Array:
+    return jax.make_array_from_single_device_arrays(x.shape, one, [shard.data for shard in x.addressable_shards])
+
+  return jax.tree.map(keep, gathered, local)
+
+
+def local_mesh(mesh: Mesh) -> Mesh:
+  """A mesh of this process's devices: `tensor` as far as they go, the rest to `fsdp`."""
+  devices = _devices_of(mesh, jax.process_index())
+  tensor = math.gcd(mesh.shape['tensor'], len(devices))
+  return Mesh(devices.reshape(1, -1, tensor), sharding.AXES, axis_types=(AxisType.Auto,) * len(sharding.AXES))
+
+
+def _devices_of(mesh: Mesh, process: int) -> np.ndarray:
+  return np.array([device for device in mesh.devices.flat if device.process_index == process])
+
+
+class Reference:
+  """The policy that a run is held to, on the devices or in the hosts' memory beside them.
+
+  Args:
+    params: of the policy; copied, since the first update gives their buffers away.
+    placement: 'host' keeps the weights out of the devices' memory except while they are asked for.
+
+  Raises:
+    ConfigError: the devices cannot reach memory of their host.
+  """
+
+  def __init__(self, params: nnx.State, *, placement: Placement):
+    self._on_host = placement == 'host'
+    self._device = jax.tree.map(lambda x: x.sharding, params)
+    if not self._on_host:
+      self._params = jax.tree.map(jnp.copy, params)
+      return
+    kinds = {memory.kind for memory in jax.local_devices()[0].addressable_memories()}
+    require(
+      'pinned_host' in kinds,
+      f"reference.placement is 'host'; {jax.default_backend()} devices reach {sorted(kinds)} only, so use 'device'",
+    )
+    self._params = jax.device_put(params, jax.tree.map(lambda one: one.with_memory_kind('pinned_host'), self._device))
+
+  def fetch(self) -> nnx.State:
+    """The weights on the devices; those of the host are moved there, and free the memory when they are let go."""
+    return jax.device_put(self._params, self._device) if self._on_host else self._params
+
+
 def check(model: Model) -> None:
   """Raises ConfigError for a path that is empty, or that is neither a folder nor the name of a hub model."""
   require(bool(model.path), 'model.path is empty; give a Hugging Face folder or hub name')
@@ -49,13 +113,10 @@ def load(model: Model, shape: MeshShape) -> Loaded:
   """The policy of a checkpoint, its weights sharded over the mesh.
 
   Raises:
-    ConfigError: no path, several processes, or a mesh that does not fit the devices.
+    ConfigError: no path, or a mesh that does not fit the devices.
     WeightsError, TemplateError: the folder does not hold what it should.
   """
   check(model)
-  count = jax.process_count()
-  # Every host would roll out the same tasks, its engine out of step with the others' programs, and wait for ever.
-  require(count == 1, f'{count} processes have joined; rollouts, files and checkpoints are of one, so start one')
   folder = resolve(model.path)
   numerics = {name: getattr(model, name) for name in ('dtype', 'param_dtype', 'remat', 'attention')}
   config = dataclasses.replace(read_config(folder), **numerics)

@@ -6,31 +6,31 @@ whole or not at all, so a run that was killed goes on from its last checkpoint a
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from flax import nnx
 
 from slca_jax.config import as_dict
-from slca_jax.data.folders import claimed, write_json
+from slca_jax.data.folders import write_json
 from slca_jax.data.tasks import Order
-from slca_jax.dialogue import Scores, Task, Trajectory
-from slca_jax.nn import weights
+from slca_jax.dialogue import Task
+from slca_jax.errors import HostFailure
+from slca_jax.nn import hosts, weights
 from slca_jax.ops.estimators import ESTIMATORS
-from slca_jax.rollout.batching import to_batch
+from slca_jax.rollout import stream
+from slca_jax.rollout.batching import assemble, to_share
 from slca_jax.rollout.collect import rarely_interrupted
+from slca_jax.rollout.shares import Share
 from slca_jax.rollout.stream import Position, Stream, Taken
-from slca_jax.train import endpoints, metrics, optimizer, policy, worlds
+from slca_jax.train import endpoints, meeting, metrics, optimizer, policy, worlds
 from slca_jax.train.checkpoint import Checkpoints, record_of
-from slca_jax.train.evaluate import Evaluation, roll_greedily
-from slca_jax.train.metrics import Numbers, describe
-from slca_jax.train.run import Stop, hush, remember
+from slca_jax.train.dumps import dump, forget, sampled
+from slca_jax.train.evaluate import roll_greedily
+from slca_jax.train.metrics import Numbers, settle, staleness, tally
+from slca_jax.train.run import Stop, hush, in_touch, opened
 from slca_jax.train.settings import RLConfig
 from slca_jax.train.steps import Policy, make_prepare, make_update
 
@@ -47,26 +47,30 @@ _COUNTS = ('skipped_updates', '/tokens', '/dead_groups')
 def train(config: RLConfig, *, stop: Stop | None = None) -> Numbers:
   """Trains, or resumes, and exports the policy to `output/model`; returns the last numbers.
 
+  Every process of a run on several hosts calls it. Each rolls out and scores its own share of a step's groups, with its
+  own engine; all then know the rollouts of all, so they lay out, compute and decide the same.
+
   Raises:
     ConfigError, DataError, WeightsError, TemplateError: before any rollout.
+    HostFailure: another process failed.
   """
   hush()
-  folder = pathlib.Path(config.output)
-  worlds.check_method(config.method, config.scoring, has_referee=bool(config.referee.model))
-  policy.check(config.model)
-  tasks, heldout = worlds.read(config.data)
-  endpoints.probe(config)
-  with claimed(folder), (stop or Stop()).listening() as stop:
-    remember(folder, as_dict(config), data=(config.data.train,))
-    loaded = policy.load(config.model, config.mesh)
-    policy.check_rows(config.batching.micro_rows, loaded.mesh)
-    with jax.set_mesh(loaded.mesh):
-      learner = Learner(config, folder, loaded, tasks, heldout)
-      try:
-        with rarely_interrupted():
-          return asyncio.run(learner.learn(stop))
-      finally:
-        learner.close()
+  folder, stop = pathlib.Path(config.output), stop or Stop()
+  with in_touch(stop):
+    worlds.check_method(config.method, config.scoring, has_referee=bool(config.referee.model))
+    policy.check(config.model)
+    tasks, heldout = worlds.read(config.data)
+    endpoints.probe(config)
+    with opened(folder, as_dict(config), data=(config.data.train,)), stop.listening():
+      loaded = policy.load(config.model, config.mesh)
+      policy.check_rows(config.batching.micro_rows, loaded.mesh)
+      with jax.set_mesh(loaded.mesh):
+        learner = Learner(config, folder, loaded, tasks, heldout)
+        try:
+          with rarely_interrupted():
+            return asyncio.run(learner.learn(stop))
+        finally:
+          learner.close()
 
 
 class Learner:
@@ -88,14 +92,17 @@ class Learner:
     estimator = functools.partial(ESTIMATORS[config.method.estimator], **config.method.options)
     rule = optimizer.make(config.optimizer, self.steps * config.updates_per_step)
     self.state, shardings = policy.init_state(loaded.params, rule, loaded.mesh)
-    # The state's buffers are donated at every update: what must outlive the first one is a copy.
-    self.reference: nnx.State | None = jax.tree.map(jnp.copy, loaded.params) if config.objective.kl else None
+    self.reference = (
+      policy.Reference(loaded.params, placement=config.reference.placement) if config.objective.kl else None
+    )
     micro_rows = config.batching.micro_rows
     self.prepare = make_prepare(network, config.objective, estimator, micro_rows=micro_rows)
     self.update = make_update(network, config.objective, rule, micro_rows=micro_rows, shardings=shardings)
     self.checkpoints = Checkpoints(folder / 'checkpoints', config.checkpoint)
     self.step, self.numbers, self.position = self._restore()
-    self.writer = metrics.Writer(folder, resume_at=self.step + 1)
+    if hosts.is_first():
+      forget(folder / 'rollouts', after=self.step)
+    self.writer = metrics.Writer(folder, resume_at=self.step + 1, silent=not hosts.is_first())
     self.watch = metrics.Stopwatch()
     self.endpoints = endpoints.connect(config)
     self.score = worlds.scorer(config, self.endpoints)
@@ -111,23 +118,24 @@ class Learner:
       seed=config.seed,
       max_staleness=config.rollout.max_staleness,
       position=self.position,
+      places=hosts.share(config.prompts),
     )
 
   async def learn(self, stop: Stop) -> Numbers:
     """Steps until the end or until `stop` is requested; saves either way."""
-    bar = metrics.Bar(self.steps, done=self.step, title=self.config.method.estimator, shown=_SHOWN)
+    title = self.config.method.estimator
+    bar = metrics.Bar(self.steps, done=self.step, title=title, shown=_SHOWN, silent=not hosts.is_first())
     try:
-      await self.sampler.publish(self.state.params, self.step)
+      await self._publish()
       while self.step < self.steps:
         taken = await _unless(stop, self._take())
-        if taken is None:
-          break
         numbers = await self.sampler.share(lambda taken=taken: self._learn_from(taken))
-        self.position = self.stream.position
+        if numbers is None:
+          break
         self.step += 1
         await self._publish()
         score = await self._evaluate_if_due(numbers)
-        self.numbers = numbers | self._speed(taken) | self.sampler.numbers() | self.endpoints.numbers()
+        self.numbers = numbers | self._speed(numbers) | await self._reported()
         self.writer.write(self.step, self.numbers)
         bar.advance(self.numbers)
         if self.checkpoints.due(self.step, self.steps):
@@ -140,10 +148,12 @@ class Learner:
       await self.endpoints.close()
     return self.numbers
 
-  async def evaluate(self, tasks: Sequence[Task]) -> Evaluation:
-    """Greedy rollouts of the policy as it stands, by a judge that is neither noisy nor biased."""
-    score = functools.partial(self.score_fairly, seed=0)
-    return await roll_greedily(tasks, self.world, score, seed=f'{self.config.seed}/heldout')
+  async def evaluate(self, tasks: Sequence[Task]) -> Numbers:
+    """Greedy rollouts of the policy as it stands, each host its share, by a judge that is neither noisy nor biased."""
+    score, places = functools.partial(self.score_fairly, seed=0), hosts.share(len(tasks))
+    mine = [tasks[place] for place in places]
+    found, _, _ = await roll_greedily(mine, self.world, score, seed=f'{self.config.seed}/heldout', places=places)
+    return settle(await self.sampler.share(lambda: hosts.tell(found)))
 
   def close(self) -> None:
     """Waits for checkpoints that are being written and closes the files."""
@@ -156,57 +166,90 @@ class Learner:
     with self.watch('collect'):
       return await self.stream.take(self.step, ahead=ahead)
 
-  def _learn_from(self, taken: Taken) -> Numbers:
-    """Dumps the rollouts and learns from them; runs in a thread of its own."""
-    trajectories, scores = taken.trajectories, taken.scores
-    if self.config.dump_every and self.step % self.config.dump_every == 0:
-      with self.watch('dump'):
-        dump(self.folder / 'rollouts' / f'step_{self.step + 1:06d}.jsonl', trajectories, scores)
-    with jax.set_mesh(self.loaded.mesh):
-      numbers = self._update(trajectories, scores)
-    return numbers | describe(trajectories, scores) | metrics.staleness(trajectories, self.step, taken.dropped)
+  def _learn_from(self, taken: Taken | None) -> Numbers | None:
+    """Dumps the rollouts and learns from those of all hosts; runs in a thread of its own.
 
-  def _update(self, trajectories: list[Trajectory], scores: list[Scores]) -> Numbers:
+    None if any host was asked to stop, and has no rollouts to bring: then nothing is learned anywhere.
+    """
+    shares, told = [], {}
+    if taken is not None:
+      self._dump(taken)
+      with self.watch('batch'):
+        shares = self._shares(taken)
+      found = tally(taken.trajectories, taken.scores) | staleness(taken.trajectories, self.step, taken.dropped)
+      told = {'tally': found, 'sampled': sampled(taken.trajectories), 'position': self.stream.position}
+    with self.watch('meet'):
+      met = meeting.meet(shares, told)
+    if met is None:
+      return None
+    self.position = stream.join(met.told('position'), hosts.shares(self.config.prompts), self.config.prompts)
+    with jax.set_mesh(self.loaded.mesh):
+      numbers = self._update(met.shares)
+    return numbers | settle(met.told('tally')) | {'sampled_tokens': float(sum(met.told('sampled')))}
+
+  def _dump(self, taken: Taken) -> None:
+    if self.config.dump_every and self.step % self.config.dump_every == 0:
+      host = f'_host{jax.process_index()}' if jax.process_count() > 1 else ''
+      with self.watch('dump'):
+        dump(self.folder / 'rollouts' / f'step_{self.step + 1:06d}{host}', taken.trajectories, taken.scores)
+
+  def _shares(self, taken: Taken) -> list[Share]:
+    """What this host brings to each mini-batch; rollouts are numbered by place and index, alike on all hosts."""
+    size, group_size, out = self.config.mini_batch, self.config.group_size, []
+    pairs = list(zip(taken.trajectories, taken.scores, strict=True))
+    for first in range(0, self.config.prompts, size):
+      own = [(t, s) for t, s in pairs if first <= t.group < first + size]
+      groups = [t.group - first for t, _ in own]
+      share = to_share(
+        [t for t, _ in own],
+        [s for _, s in own],
+        turns=self.config.rollout.limits.turns,
+        rollouts=[group * group_size + t.index for group, (t, _) in zip(groups, own, strict=True)],
+        groups=groups,
+        size=size * group_size,
+      )
+      out.append(share)
+    return out
+
+  def _update(self, shares: Sequence[Share]) -> Numbers:
     """One pass over the step's mini-batches. All of them are prepared before any update: old means before the step."""
-    size = self.config.mini_batch * self.config.group_size
     with self.watch('batch'):
-      batches = [
-        to_batch(
-          trajectories[start : start + size],
-          scores[start : start + size],
-          self.config.batching,
-          turns=self.config.rollout.limits.turns,
-          sharding=self.loaded.rows,
-        )
-        for start in range(0, len(trajectories), size)
-      ]
+      laid = [assemble(share, self.config.batching, self.loaded.rows) for share in shares]
     with self.watch('prepare'):
-      experiences = jax.block_until_ready([self.prepare(self.state.params, self.reference, b) for b in batches])
+      reference = self.reference and self.reference.fetch()
+      experiences = jax.block_until_ready([self.prepare(self.state.params, reference, batch) for batch, _ in laid])
+      del reference  # what lies with the host is on the devices for this alone
     found = []
     with self.watch('update'):
       for experience in experiences:
         self.state, numbers = self.update(self.state, experience)
         found.append(numbers)
       found = jax.device_get(found)
-    return over_updates(found)
+    return over_updates(found) | over_updates([plan.numbers() for _, plan in laid])
 
-  def _speed(self, taken: Taken) -> Numbers:
+  def _speed(self, numbers: Numbers) -> Numbers:
     """Seconds by phase, collecting being the time that the trainer waited, and the step's sampled tokens per second."""
     times = self.watch.read()
-    sampled = sum(len(turn.tokens) for trajectory in taken.trajectories for turn in trajectory.turns)
     whole = sum(seconds for name, seconds in times.items() if name != 'time/evaluate')
-    return times | {'tokens_per_second': sampled / whole}
+    return times | {'tokens_per_second': numbers.pop('sampled_tokens') / whole}
+
+  async def _reported(self) -> Numbers:
+    """What engines and endpoints of all hosts tell of themselves: their counts add up, of a sync it is the mean."""
+    here = self.sampler.numbers() | self.endpoints.numbers()
+    mine = {name: (value, 1 if name.startswith('sync/') else None) for name, value in here.items()}
+    return settle(await self.sampler.share(lambda: hosts.tell(mine)))
 
   async def _publish(self) -> None:
     with self.watch('publish'):
-      await self.sampler.publish(self.state.params, self.step)
+      params = await self.sampler.share(lambda: worlds.published(self.config, self.state.params))
+      await self.sampler.publish(params, self.step)
 
   async def _evaluate_if_due(self, numbers: Numbers) -> float | None:
     every = self.config.eval_every
     if not self.heldout or not every or (self.step % every and self.step < self.steps):
       return None
     with self.watch('evaluate'):
-      found, _, _ = await self.evaluate(self.heldout)
+      found = await self.evaluate(self.heldout)
     numbers.update({f'heldout/{name}': value for name, value in found.items()})
     return found.get('score/success')
 
@@ -228,7 +271,8 @@ class Learner:
     self.checkpoints.wait()
     if self.step >= self.steps:
       weights.save_hf(self.state.params, self.loaded.config, self.folder / 'model', source=self.loaded.folder)
-      write_json(self.folder / 'result.json', {'steps': self.step, **self.numbers})
+      result = {'steps': self.step, **self.numbers}
+      hosts.agree(lambda: write_json(self.folder / 'result.json', result), first_only=True)
 
 
 def over_updates(found: Sequence[Mapping[str, Any]]) -> Numbers:
@@ -254,51 +298,19 @@ def _without_the_unmeasured(numbers: Numbers) -> Numbers:
 
 
 async def _unless(stop: Stop, work: Any) -> Any:
-  """The result of `work`, or None if `stop` is requested first; the work is cancelled then, and can be done again."""
+  """The result of `work`, or None if `stop` is requested first; the work is cancelled then, and can be done again.
+
+  Raises:
+    HostFailure: another host failed meanwhile.
+  """
   task = asyncio.ensure_future(work)
   while not task.done():
     await asyncio.wait({task}, timeout=0.2)
-    if stop.requested and not task.done():
+    if (stop.requested or stop.failure) and not task.done():
       task.cancel()
       with contextlib.suppress(asyncio.CancelledError):
         await task
-      return None
+      break
+  if stop.failure:
+    raise HostFailure(stop.failure)
   return None if stop.requested else task.result()
-
-
-def dump(path: pathlib.Path, trajectories: Sequence[Trajectory], scores: Sequence[Scores]) -> None:
-  """One JSON line per rollout with its turns, observations and scores; the file appears whole or not at all."""
-  path.parent.mkdir(parents=True, exist_ok=True)
-  part = path.with_suffix('.part')
-  with open(part, 'w', encoding='utf-8') as file:
-    for trajectory, score in zip(trajectories, scores, strict=True):
-      file.write(json.dumps(record(trajectory, score), ensure_ascii=False) + '\n')
-  part.replace(path)
-
-
-def record(trajectory: Trajectory, scores: Scores) -> dict[str, Any]:
-  """A rollout and its scores as JSON-ready values."""
-  turns = [
-    {
-      'text': turn.text,
-      'tokens': list(turn.tokens),
-      'logprobs': [round(logp, 6) for logp in turn.logprobs],
-      'calls': [{'name': call.name, 'arguments': call.arguments} for call in turn.calls],
-      'faults': list(turn.parsed.errors),
-      'observations': [{'content': seen.content, 'ok': seen.ok} for seen in turn.observations],
-      'reply': list(turn.reply),
-      'versions': list(turn.versions),
-    }
-    for turn in trajectory.turns
-  ]
-  return {
-    'task': trajectory.task.id,
-    'question': trajectory.task.question,
-    'group': trajectory.group,
-    'index': trajectory.index,
-    'status': trajectory.status.value,
-    'error': trajectory.error,
-    'prompt': list(trajectory.prompt),
-    'turns': turns,
-    'scores': dataclasses.asdict(scores),
-  }

@@ -1,16 +1,24 @@
-"""What every run shares: its settings on disk, and how it is told to stop."""
+"""What every run shares: its settings on disk, and how it is told to stop, by a signal or by another process of it."""
 
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
+import os
 import pathlib
 import signal
+import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from slca_jax.data.folders import write_json
-from slca_jax.errors import ConfigError
+import jax
+
+from slca_jax.data.folders import claimed, write_json
+from slca_jax.errors import ConfigError, HostFailure
+from slca_jax.nn import hosts
 from slca_jax.train.checkpoint import same_run
 
 # Settings that may differ when a run is resumed: what is written, and how far it goes. With another number of steps a
@@ -21,6 +29,7 @@ _FREE_PARTS = (
   "['rollout']['sglang']",
   "['rollout']['urls']",
   "['cache']",
+  "['data']['encoded']",
   *(
     f"{part}['{name}']"
     for part in ("['environment']['simulator']", "['judge']['endpoint']", "['referee']")
@@ -32,11 +41,21 @@ _FREE_PARTS = (
 )
 
 
+_RUNS = itertools.count()  # every process of a run has begun as many as the others
+_LOOK_SECONDS, _GRACE_SECONDS = 0.5, 15.0
+
+
 class Stop:
-  """Whether the run was asked to stop. SIGTERM asks; the loop saves at the next border of a step and ends."""
+  """Whether the run was asked to stop. SIGTERM asks; the loop saves at the next border of a step and ends.
+
+  Attributes:
+    requested: here, or on any host of the run.
+    failure: why another host cannot go on, '' while all can.
+  """
 
   def __init__(self):
     self.requested = False
+    self.failure = ''
 
   @contextlib.contextmanager
   def listening(self) -> Iterator['Stop']:
@@ -51,22 +70,108 @@ class Stop:
     self.requested = True
 
 
+@contextlib.contextmanager
+def in_touch(stop: Stop) -> Iterator[None]:
+  """Tells the other processes of a run that this one was asked to stop or has failed, and hears it of them.
+
+  A process that hears of a failure and is stuck in a program that all should run ends itself after a while.
+
+  Raises:
+    HostFailure: another process failed; says which and why.
+  """
+  if jax.process_count() == 1:
+    yield
+    return
+  board = f'run{next(_RUNS)}'
+  over = threading.Event()
+  thread = threading.Thread(target=_look_out, args=(board, stop, over), daemon=True)
+  thread.start()
+  try:
+    yield
+  except BaseException as error:
+    _hear(board, stop)
+    if stop.failure:
+      raise HostFailure(stop.failure) from error
+    _tell(board, error)
+    raise
+  finally:
+    over.set()
+    thread.join()
+
+
+def _look_out(board: str, stop: Stop, over: threading.Event) -> None:
+  told, heard_at = False, None
+  while not over.wait(_LOOK_SECONDS):
+    if stop.requested and not told:
+      hosts.leave_note(f'{board}/stop/{jax.process_index()}', 'asked to stop')
+      told = True
+    _hear(board, stop)
+    if stop.failure and heard_at is None:
+      heard_at = time.monotonic()
+    if heard_at is not None and time.monotonic() - heard_at > _GRACE_SECONDS:
+      print(f'HostFailure: {stop.failure}', file=sys.stderr, flush=True)
+      os._exit(1)
+
+
+def _hear(board: str, stop: Stop) -> None:
+  try:
+    failed, asked = hosts.notes(f'{board}/failed'), hosts.notes(f'{board}/stop')
+  except jax.errors.JaxRuntimeError as error:
+    stop.failure = stop.failure or f'process 0 is gone, where all meet ({str(error).splitlines()[0]})'
+    return
+  failed.pop(str(jax.process_index()), None)
+  if failed:
+    index, reason = min(failed.items())
+    stop.failure = f'process {index} failed with {reason}'
+    hosts.leave_note(f'{board}/heard/{jax.process_index()}', stop.failure)
+  if asked:
+    stop.requested = True
+
+
+def _tell(board: str, error: BaseException) -> None:
+  """Leaves word of a failure, and waits until all have read it: nobody hears of one who takes the coordinator away."""
+  with contextlib.suppress(jax.errors.JaxRuntimeError):
+    hosts.leave_note(f'{board}/failed/{jax.process_index()}', f'{type(error).__name__}: {error}'[:2000])
+    end = time.monotonic() + _GRACE_SECONDS
+    while len(hosts.notes(f'{board}/heard')) < jax.process_count() - 1 and time.monotonic() < end:
+      time.sleep(_LOOK_SECONDS / 5)
+
+
+@contextlib.contextmanager
+def opened(folder: pathlib.Path, settings: dict[str, Any], *, data: Sequence[str] = ()) -> Iterator[None]:
+  """Holds the run's folder, on the first host for all of them, and writes or checks its settings as `remember` does.
+
+  Raises:
+    ConfigError: another run holds it, or a setting or file differs from the folder's or between hosts.
+  """
+  digests = {path: _digest(path) for path in data if path}
+  hosts.require_same('settings or data', json.dumps(settings | {'sha256': digests}, sort_keys=True, default=str))
+  with contextlib.ExitStack() as held:
+
+    def claim() -> None:
+      held.enter_context(claimed(folder))
+      remember(folder, settings, digests=digests)
+
+    hosts.agree(claim, first_only=True)
+    yield
+
+
 def hush() -> None:
   """Keeps HTTP clients from logging a line per request: a step sends thousands."""
   for name in ('httpx2', 'httpx', 'openai'):
     logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def remember(folder: pathlib.Path, settings: dict[str, Any], *, data: Sequence[str] = ()) -> None:
+def remember(folder: pathlib.Path, settings: dict[str, Any], *, digests: dict[str, str] | None = None) -> None:
   """Writes the settings to `config.json`, or checks them against those the folder's run was started with.
 
   Args:
-    data: files the run is trained on; their contents must not change between the start and a resumption.
+    digests: of the files that the run is trained on, which must not change between the start and a resumption.
 
   Raises:
     ConfigError: a setting or a file that matters differs; names them.
   """
-  settings = settings | {'sha256': {path: _digest(path) for path in data if path}}
+  settings = settings | {'sha256': digests or {}}
   path = folder / 'config.json'
   if path.exists():
     before = json.loads(path.read_text('utf-8'))

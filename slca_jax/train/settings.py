@@ -6,9 +6,9 @@ from typing import Any, Literal
 from slca_jax.config import require
 from slca_jax.data.sft import Learned
 from slca_jax.llm.settings import Endpoint
-from slca_jax.nn.config import Backend, Dtype, Remat
 from slca_jax.rewards.protocols import Scoring
 from slca_jax.rollout.settings import Decoding, Layout, Limits, LocalEngine, SGLangServers
+from slca_jax.train.device_settings import MeshShape, Model, Optimizer, Reference
 from slca_jax.train.surroundings import (
   JUDGE,
   CacheSettings,
@@ -19,43 +19,6 @@ from slca_jax.train.surroundings import (
 )
 
 Unfinished = Literal['summary', 'tool', 'drop']
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Model:
-  """Where the weights come from and how they are computed with.
-
-  Attributes:
-    path: a Hugging Face folder, or a hub name, which is downloaded.
-    dtype: of activations.
-    param_dtype: of the trained weights and their moments.
-    remat: what the backward pass recomputes.
-    attention: the attention backend, 'auto' chooses by platform and length.
-    template: options for the chat template, such as enable_thinking.
-  """
-
-  path: str = ''
-  dtype: Dtype = 'bfloat16'
-  param_dtype: Dtype = 'float32'
-  remat: Remat = 'full'
-  attention: Backend = 'auto'
-  template: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MeshShape:
-  """Devices along each axis of the mesh; one of them may be -1, for all that are left."""
-
-  data: int = 1
-  fsdp: int = -1
-  tensor: int = 1
-
-  def __post_init__(self):
-    sizes = {name: getattr(self, name) for name in self.__slots__}
-    require(
-      all(size > 0 or size == -1 for size in sizes.values()), f'sizes are {sizes}; each is positive, or -1 for the rest'
-    )
-    require(list(sizes.values()).count(-1) <= 1, f'sizes are {sizes}; only one of them may be -1')
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,39 +49,6 @@ class Objective:
     require(self.kl >= 0, f'kl is {self.kl}; it is a weight and at least 0')
     require(self.importance_cap >= 0, f'importance_cap is {self.importance_cap}; 0 is off, 2 is usual')
     require(self.logprob_chunk > 0, f'logprob_chunk is {self.logprob_chunk}; it must be positive')
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Optimizer:
-  """AdamW. Defaults are the RL settings of SLCA-GRPO (arXiv:2609.29050), table 6.
-
-  Attributes:
-    learning_rate: peak rate.
-    schedule: what follows the warm-up; cosine and linear end at `final_fraction` of the peak.
-    warmup: share of all steps in which the rate rises from 0.
-    hold: share of all steps at the peak before cosine or linear decay begins.
-    clip_norm: the global gradient norm is clipped to this.
-    weight_decay: decoupled, on matrices only: norms and biases are not decayed.
-  """
-
-  learning_rate: float = 1e-6
-  schedule: Literal['constant', 'cosine', 'linear'] = 'constant'
-  warmup: float = 0.0
-  hold: float = 0.0
-  final_fraction: float = 0.0
-  b1: float = 0.9
-  b2: float = 0.999
-  eps: float = 1e-8
-  weight_decay: float = 0.01
-  clip_norm: float = 1.0
-
-  def __post_init__(self):
-    require(self.learning_rate > 0, f'learning_rate is {self.learning_rate}; it must be positive')
-    require(0 <= self.warmup < 1, f'warmup is {self.warmup}; it is a share of all steps in [0, 1)')
-    require(self.hold >= 0, f'hold is {self.hold}; it is a share of all steps')
-    require(self.warmup + self.hold <= 1, f'warmup {self.warmup} + hold {self.hold} exceed the run')
-    require(0 <= self.final_fraction <= 1, f'final_fraction is {self.final_fraction}; it lies in [0, 1]')
-    require(self.clip_norm > 0, f'clip_norm is {self.clip_norm}; it must be positive')
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -230,6 +160,7 @@ class RLConfig:
   referee: Endpoint = JUDGE
   cache: CacheSettings = dataclasses.field(default_factory=CacheSettings)
   objective: Objective = dataclasses.field(default_factory=Objective)
+  reference: Reference = dataclasses.field(default_factory=Reference)
   optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
   batching: Layout = dataclasses.field(default_factory=lambda: Layout(lengths=(8192, 16384, 24576)))
   checkpoint: Checkpointing = dataclasses.field(default_factory=Checkpointing)
@@ -267,10 +198,16 @@ class RLConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Demonstrations:
-  """JSONL files of dialogues, see `data/tasks.py`; `heldout` may be empty."""
+  """JSONL files of dialogues, see `data/tasks.py`; `heldout` may be empty.
+
+  Attributes:
+    encoded: folder for the ids of `train`: made once, used by every run with the same file, template and settings, and
+      read from disk as they are needed. '' holds the dialogues in memory.
+  """
 
   train: str = ''
   heldout: str = ''
+  encoded: str = ''
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,16 +8,16 @@ import jax
 
 from slca_jax.arrays import TrainState
 from slca_jax.config import as_dict, require
-from slca_jax.data.folders import claimed, write_json
+from slca_jax.data.folders import write_json
 from slca_jax.data.sft import Example, select
 from slca_jax.data.tasks import read_dialogues
 from slca_jax.dialogue import Dialogue
-from slca_jax.errors import ConfigError, Diverged
-from slca_jax.nn import weights
+from slca_jax.errors import ConfigError, Diverged, HostFailure
+from slca_jax.nn import hosts, weights
 from slca_jax.train import metrics, optimizer, policy
 from slca_jax.train.checkpoint import Checkpoints, record_of
 from slca_jax.train.loader import heldout_batches, open_batches, usable
-from slca_jax.train.run import Stop, remember
+from slca_jax.train.run import Stop, in_touch, opened
 from slca_jax.train.settings import SFTConfig
 from slca_jax.train.steps import Policy, make_fit, make_measure
 
@@ -28,23 +28,27 @@ _BEST = ('best_heldout_loss', 'best_step')
 def train(config: SFTConfig, *, stop: Stop | None = None) -> metrics.Numbers:
   """Trains, or resumes, and exports the model to `output/model`; returns the last numbers.
 
+  Every process of a run on several hosts calls it; all read the same data, and each lays out the rows of its devices.
+
   Raises:
     ConfigError, DataError, WeightsError, TemplateError: before any training.
     Diverged: the loss is no number.
+    HostFailure: another process failed.
   """
-  folder = pathlib.Path(config.output)
-  policy.check(config.model)
-  dialogues, heldout = _read(config)
-  with claimed(folder), (stop or Stop()).listening() as stop:
-    remember(folder, as_dict(config), data=(config.data.train, config.data.heldout))
-    loaded = policy.load(config.model, config.mesh)
-    policy.check_rows(config.batching.micro_rows, loaded.mesh)
-    with jax.set_mesh(loaded.mesh):
-      student = Student(config, folder, loaded, dialogues, heldout)
-      try:
-        return student.learn(stop)
-      finally:
-        student.close()
+  folder, stop = pathlib.Path(config.output), stop or Stop()
+  with in_touch(stop):
+    policy.check(config.model)
+    dialogues, heldout = _read(config)
+    data = config.data.train, config.data.heldout
+    with opened(folder, as_dict(config), data=data), stop.listening():
+      loaded = policy.load(config.model, config.mesh)
+      policy.check_rows(config.batching.micro_rows, loaded.mesh)
+      with jax.set_mesh(loaded.mesh):
+        student = Student(config, folder, loaded, dialogues, heldout)
+        try:
+          return student.learn(stop)
+        finally:
+          student.close()
 
 
 class Student:
@@ -68,7 +72,7 @@ class Student:
     self.heldout = Heldout(heldout, loaded, config, make_measure(network, micro_rows=micro_rows))
     self.checkpoints = Checkpoints(folder / 'checkpoints', config.checkpoint)
     self.step, self.numbers = self._restore()
-    self.writer = metrics.Writer(folder, resume_at=self.step + 1)
+    self.writer = metrics.Writer(folder, resume_at=self.step + 1, silent=not hosts.is_first())
 
   @property
   def done(self) -> bool:
@@ -77,9 +81,11 @@ class Student:
 
   def learn(self, stop: Stop) -> metrics.Numbers:
     """Steps until the end or until `stop` is requested; saves either way."""
-    bar = metrics.Bar(self.steps, done=self.step, title='sft', shown=_SHOWN)
+    bar = metrics.Bar(self.steps, done=self.step, title='sft', shown=_SHOWN, silent=not hosts.is_first())
     try:
-      while not self.done and not stop.requested:
+      while not self.done and not any(hosts.tell(stop.requested)):
+        if stop.failure:
+          raise HostFailure(stop.failure)
         self._advance()
         improved = self._measure()
         self.writer.write(self.step, self.numbers)
@@ -93,7 +99,8 @@ class Student:
     self.checkpoints.wait()
     if self.done:
       weights.save_hf(self.state.params, self.loaded.config, self.folder / 'model', source=self.loaded.folder)
-      write_json(self.folder / 'result.json', {'steps': self.step, **self.numbers})
+      result = {'steps': self.step, **self.numbers}
+      hosts.agree(lambda: write_json(self.folder / 'result.json', result), first_only=True)
     return self.numbers
 
   def close(self) -> None:
@@ -104,11 +111,11 @@ class Student:
   def _advance(self) -> None:
     """One update."""
     before = self.numbers
-    batch, left_out = next(self.batches)
+    batch, wasted = next(self.batches)
     self.state, numbers = self.fit(self.state, batch)
     self.step += 1
-    self.numbers = {name: float(value) for name, value in jax.device_get(numbers).items()} | {'left_out': left_out}
-    loss = self.numbers['loss']
+    self.numbers = {name: float(value) for name, value in jax.device_get(numbers).items()} | wasted
+    loss: float = self.numbers['loss']
     if not math.isfinite(loss):
       raise Diverged(f'the loss of step {self.step} is {loss}; lower optimizer.learning_rate')
     self.numbers['smoothed_loss'] = smooth(before.get('smoothed_loss', loss), loss)
@@ -175,4 +182,6 @@ def _read(config: SFTConfig) -> tuple[list[Dialogue], list[Dialogue]]:
     if not pathlib.Path(path).is_file():
       raise ConfigError(f'data names {path!r}; there is no such file')
   read = lambda path: [select(dialogue, config.learned) for dialogue in read_dialogues(path)] if path else []
+  if config.data.encoded:  # read one by one where they are encoded
+    return [], read(config.data.heldout)
   return read(config.data.train), read(config.data.heldout)

@@ -1,6 +1,7 @@
 """The jitted programs of a step: `prepare` fixes a batch's experience, `update` moves the policy.
 
-A batch [B, T] is computed in micro-batches of `micro_rows` rows. Rows in use come first, so the loop stops at the last
+A batch [B, T] is computed in micro-batches of `micro_rows` rows, an equal part of them from each device's own rows, so
+that cutting a micro-batch moves nothing between devices. Rows in use come first there, and the loop stops at the last
 micro-batch that holds any: a half-empty batch costs half, and the number of rows in use never compiles a new program.
 The token mean divides by the count of the *whole* batch, so neither micro-batches nor shards change the loss.
 """
@@ -18,6 +19,7 @@ from flax import nnx
 from jax import lax
 
 from slca_jax.arrays import NONE, Experience, TokenBatch, TrainState
+from slca_jax.nn import sharding
 from slca_jax.ops import diagnostics, losses
 from slca_jax.ops.logprobs import token_logprobs
 from slca_jax.ops.segments import segment_runs
@@ -41,16 +43,11 @@ class Policy:
     """Log-probs [B, T] of the sampled tokens, 0 elsewhere; float32."""
     model = nnx.merge(self.graph, params)
     hidden_BTD = model(rows['tokens_BT'], rows['prompt_BT'], rows['rollout_BT'], rows['position_BT'])
-    return token_logprobs(
-      hidden_BTD,
-      model.unembedding(),
-      rows['tokens_BT'],
-      rows['source_BT'],
-      rows['sampled_BT'],
-      temperature=self.temperature,
-      chunk=self.chunk,
-      vocab=self.vocab,
+    own = sharding.on_own_rows(
+      functools.partial(token_logprobs, temperature=self.temperature, chunk=self.chunk, vocab=self.vocab), whole=[1]
     )
+    unembed_VD = sharding.constrain_columns(model.unembedding())
+    return own(hidden_BTD, unembed_VD, rows['tokens_BT'], rows['source_BT'], rows['sampled_BT'])
 
 
 def make_prepare(
@@ -185,7 +182,6 @@ def step(
   """
   norm = optax.global_norm(gradients)
   keep = jnp.isfinite(norm) & useful
-  gradients = jax.tree.map(lambda gradient, param: gradient.astype(param.dtype), gradients, state.params)
   updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
   moved = (optax.apply_updates(state.params, updates), opt_state)
   params, opt_state = jax.tree.map(lambda new, old: jnp.where(keep, new, old), moved, (state.params, state.opt_state))
@@ -199,9 +195,8 @@ def batch_rows(batch: TokenBatch) -> Rows:
 
 
 def rows_in_use(rows: Rows, micro_rows: int) -> jax.Array:
-  """How many micro-batches hold any token: rows in use come first."""
-  used_B = jnp.any(rows['prompt_BT'] >= 0, axis=1)
-  return -(-used_B.sum() // micro_rows)
+  """How many micro-batches hold any token: rows in use come first on every device."""
+  return jnp.any(_stacked(rows['prompt_BT'], micro_rows) >= 0, axis=(0, 2, 3)).sum()
 
 
 def map_rows(function: Callable[[Rows], jax.Array], rows: Rows, micro_rows: int) -> jax.Array:
@@ -210,10 +205,11 @@ def map_rows(function: Callable[[Rows], jax.Array], rows: Rows, micro_rows: int)
   if shape[0] == micro_rows:
     return function(rows)
 
-  def body(i: jax.Array, out_BT: jax.Array) -> jax.Array:
-    return lax.dynamic_update_slice_in_dim(out_BT, function(_micro(rows, i, micro_rows)), i * micro_rows, 0)
+  def body(i: jax.Array, out: jax.Array) -> jax.Array:
+    return _put(out, function(_micro(rows, i, micro_rows)), i)
 
-  return lax.fori_loop(0, rows_in_use(rows, micro_rows), body, jnp.zeros(shape, jnp.float32))
+  empty = _stacked(jnp.zeros(shape, jnp.float32), micro_rows)
+  return lax.fori_loop(0, rows_in_use(rows, micro_rows), body, empty).reshape(shape)
 
 
 def accumulate(
@@ -227,16 +223,31 @@ def accumulate(
     return total, gradients, aux_BT
 
   def body(i: jax.Array, carry: Any) -> Any:
-    total, gradients, aux_BT = carry
-    (more, aux), piece = differentiate(params, _micro(rows, i, micro_rows))
-    aux_BT = lax.dynamic_update_slice_in_dim(aux_BT, aux, i * micro_rows, 0)
-    return total + more, jax.tree.map(jnp.add, gradients, piece), aux_BT
+    total, gradients, aux = carry
+    (more, aux_BT), piece = differentiate(params, _micro(rows, i, micro_rows))
+    return total + more, jax.tree.map(jnp.add, gradients, piece), _put(aux, aux_BT, i)
 
   # In float32 whatever the parameters are: a sum of many small pieces in bfloat16 loses them.
   zeros = jax.tree.map(lambda x: jnp.zeros_like(x, jnp.float32), params)
-  start = jnp.zeros(()), zeros, jnp.zeros(shape, jnp.float32)
-  return lax.fori_loop(0, rows_in_use(rows, micro_rows), body, start)
+  start = jnp.zeros(()), zeros, _stacked(jnp.zeros(shape, jnp.float32), micro_rows)
+  total, gradients, aux = lax.fori_loop(0, rows_in_use(rows, micro_rows), body, start)
+  return total, gradients, aux.reshape(shape)
+
+
+def _stacked(x_BT: jax.Array, micro_rows: int) -> jax.Array:
+  """The rows by device, micro-batch and place in it; the axis of devices lies as the rows do, so nothing moves."""
+  shards = sharding.row_shards_here(micro_rows)
+  return sharding.constrain_rows(x_BT.reshape(shards, -1, micro_rows // shards, x_BT.shape[1]))
 
 
 def _micro(rows: Rows, i: jax.Array, micro_rows: int) -> Rows:
-  return {name: lax.dynamic_slice_in_dim(x, i * micro_rows, micro_rows, 0) for name, x in rows.items()}
+  def cut(x_BT: jax.Array) -> jax.Array:
+    piece = lax.dynamic_index_in_dim(_stacked(x_BT, micro_rows), i, axis=1, keepdims=False)
+    return sharding.constrain_rows(piece.reshape(micro_rows, -1))
+
+  return {name: cut(x_BT) for name, x_BT in rows.items()}
+
+
+def _put(stacked: jax.Array, piece_BT: jax.Array, i: jax.Array) -> jax.Array:
+  shards, _, rows, length = stacked.shape
+  return lax.dynamic_update_index_in_dim(stacked, piece_BT.reshape(shards, rows, length), i, axis=1)

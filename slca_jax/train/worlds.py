@@ -23,6 +23,7 @@ from slca_jax.envs.recorded import recorded_opener
 from slca_jax.envs.sgls import simulated_opener
 from slca_jax.envs.tau2 import DOMAINS, tau2_opener
 from slca_jax.errors import ConfigError, EnvironmentFailure
+from slca_jax.nn import hosts
 from slca_jax.nn.weights import named_tensors, save_hf
 from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.quickstart.world import MARKET
@@ -32,10 +33,11 @@ from slca_jax.rewards.protocols import Scoring, check_protocol, score
 from slca_jax.rollout.collect import Rollouts
 from slca_jax.rollout.local import LocalSampler
 from slca_jax.rollout.sampler import Sampler
+from slca_jax.rollout.settings import SGLangServers
 from slca_jax.rollout.sglang import SGLangSampler
 from slca_jax.toolverse.world import blueprint_opener
 from slca_jax.train.endpoints import NO_ENDPOINTS, Endpoints
-from slca_jax.train.policy import Loaded
+from slca_jax.train.policy import Loaded, for_sampling
 from slca_jax.train.settings import EnvironmentSettings, JudgeSettings, Method, RLConfig, TaskFiles
 from slca_jax.train.surroundings import MARGIN
 
@@ -157,12 +159,12 @@ def sampler(config: RLConfig, loaded: Loaded, params: nnx.State, *, purpose: str
   """
   settings = config.rollout
   if settings.engine == 'local':
-    return LocalSampler(loaded.graph, params, loaded.config, settings.local)
+    return LocalSampler(loaded.graph, for_sampling(params), loaded.config, settings.local)
   run = f'{run_name(config.output)}-{purpose}'
   dtype = settings.sglang.dtype or loaded.config.param_dtype
   folder = pathlib.Path(settings.sglang.folder or pathlib.Path(config.output) / 'weights')
   return SGLangSampler(
-    settings.sglang,
+    own_servers(settings.sglang),
     run=run,
     folder=folder / run,
     save=lambda params, path: save_hf(params, loaded.config, path, dtype=dtype),
@@ -170,6 +172,31 @@ def sampler(config: RLConfig, loaded: Loaded, params: nnx.State, *, purpose: str
     context=settings.limits.prompt_tokens + settings.limits.response_tokens,
     tensors=lambda params: named_tensors(params, loaded.config, dtype=dtype),
     needed=sum(leaf.size for leaf in jax.tree.leaves(params)) * jnp.dtype(dtype).itemsize,
+  )
+
+
+def published(config: RLConfig, params: nnx.State) -> nnx.State:
+  """The parameters as the run's engine takes them: the embedded one has them on this host's own devices."""
+  return for_sampling(params) if config.rollout.engine == 'local' else params
+
+
+def own_servers(settings: SGLangServers) -> SGLangServers:
+  """The servers that this host asks and gives weights to: one of every `jax.process_count()` in turn.
+
+  Raises:
+    ConfigError: a host would have none, or shares what cannot be shared.
+  """
+  count = jax.process_count()
+  if count == 1:
+    return settings
+  require(
+    len(settings.servers) >= count,
+    f'{len(settings.servers)} servers for {count} processes; each has servers of its own, so name at least {count}',
+  )
+  require(not settings.router, f'sglang.router is {settings.router!r}; a router in front of all hosts is of no use')
+  require(settings.transport == 'disk', f"sglang.transport is {settings.transport!r}; several processes use 'disk'")
+  return dataclasses.replace(
+    settings, urls=','.join(settings.servers[index] for index in hosts.share(len(settings.servers)))
   )
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from slca_jax.dialogue import Parsed, Scores, Status, Task, Trajectory, Turn
 from slca_jax.errors import DataError
 from slca_jax.nn import sharding
-from slca_jax.rollout import batching
+from slca_jax.rollout import batching, rows
 from slca_jax.rollout.settings import Layout
 
 TASK = Task('t', (), ())
@@ -93,7 +93,7 @@ def test_row_length_with_fewest_tokens_is_chosen():
 
 
 def test_rows_are_micro_batches_times_a_power_of_two():
-  assert [batching.padded_rows(n, 4) for n in (0, 1, 4, 5, 8, 9, 13, 16, 17)] == [4, 4, 4, 8, 8, 16, 16, 16, 32]
+  assert [rows.padded_rows(n, 4) for n in (0, 1, 4, 5, 8, 9, 13, 16, 17)] == [4, 4, 4, 8, 8, 16, 16, 16, 32]
 
 
 @settings(deadline=None, max_examples=60)

@@ -15,7 +15,9 @@ import pytest
 from endpoint import BROKEN, ScriptedEndpoint
 
 from slca_jax.config import as_dict
+from slca_jax.data.store import Trajectories
 from slca_jax.data.tasks import write_tasks
+from slca_jax.dialogue import Status
 from slca_jax.envs.executable import World
 from slca_jax.errors import ConfigError
 from slca_jax.llm.settings import Endpoint
@@ -115,7 +117,7 @@ def result_of(output):
   """(metrics without clock readings, rollouts as text, exported weights as bytes)."""
   timed = ('time/', 'tokens_per_second')
   numbers = [{k: v for k, v in line.items() if not k.startswith(timed)} for line in lines(output)]
-  rollouts = [path.read_text() for path in sorted((output / 'rollouts').iterdir())]
+  rollouts = [path.read_text() for path in sorted((output / 'rollouts').rglob('*.jsonl'))]
   return numbers, rollouts, (output / 'model' / 'model.safetensors').read_bytes()
 
 
@@ -252,8 +254,9 @@ def test_rollouts_of_the_next_batch_go_on_while_the_trainer_works(folder):
   assert all(line['stale/max'] <= 1 and line['stale/dropped_groups'] == 0 for line in found)
   assert max(line['stale/mean'] for line in found) > 0
   # What was in the making when the run stopped was made again: the 7 tasks were met twice, and 6 of them thrice.
-  rows = [json.loads(row) for path in sorted((output / 'rollouts').iterdir()) for row in path.read_text().splitlines()]
-  met = collections.Counter(row['task'] for row in rows if row['index'] == 0)
+  stores = [Trajectories(path, write=False) for path in sorted((output / 'rollouts').iterdir())]
+  made = [store[index][0] for store in stores for index in range(len(store))]
+  met = collections.Counter(trajectory.task.id for trajectory in made if trajectory.index == 0)
   assert sorted(met.values()) == [2] + [3] * 6
 
 
@@ -297,9 +300,11 @@ def test_sampler_agrees_with_trainer_and_nothing_recompiles(folder):
 
 
 def test_dumped_rollouts_hold_ids_scores_and_reasons(folder, unbroken):
-  first = [json.loads(line) for line in unbroken[1][0].splitlines()]
-  assert len(first) == 16 and {row['group'] for row in first} == {0, 1, 2, 3}
-  for row in first:
-    assert row['status'] in ('finished', 'out_of_turns', 'out_of_tokens')
-    assert all(len(turn['tokens']) == len(turn['logprobs']) for turn in row['turns'])
-    assert 'process' in row['scores']['why']
+  assert unbroken
+  store = Trajectories(folder / 'unbroken' / 'rollouts' / 'step_000001', write=False)
+  first = [store[index] for index in range(len(store))]
+  assert len(first) == 16 and {trajectory.group for trajectory, _ in first} == {0, 1, 2, 3}
+  for trajectory, scores in first:
+    assert trajectory.status is not Status.FAILED
+    assert all(len(turn.tokens) == len(turn.logprobs) for turn in trajectory.turns)
+    assert 'process' in scores.why
