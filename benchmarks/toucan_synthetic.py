@@ -3,8 +3,9 @@
     python benchmarks/toucan_synthetic.py [--rows=100000 --small=10000 --numbers=1500000 --folder=]
 
 Each size is generated and prepared in processes of its own. Every count of the report is compared with what was put in;
-the run fails if one differs, or if the large one needs more than 1.2 times the memory of the small one. The numbers
-that decide where rows go, all that is kept in memory of them, are also made up and divided for all of Toucan-1.5M.
+the run fails if one differs, or if the large one needs over 1.2 times the memory of the small one. What a row costs
+in memory follows from both. All that is kept in memory of rows, the numbers that decide where they go and the hashes of
+their ids, is also made up and divided for all of Toucan-1.5M.
 """
 
 import collections
@@ -33,6 +34,7 @@ FAULTS = {
   'foreign_tokens': 7, 'control_tokens': 3, 'irrelevant': 20, 'bad_schema': 2, 'unknown_tool': 10,
   'missing_argument': 8, 'misfit_argument': 7, 'no_answer': 6, 'empty_answer': 5, 'duplicate': 4,
 }  # fmt: skip
+_TOUCAN = 1_500_000
 NEAR = 6  # per thousand: rows whose question repeats that of the row before, but for one word
 WORDS = [a + b + c for a in ('ba', 'ke', 'li', 'mo', 'nu', 'ra', 'se', 'ti', 'vo', 'zu') for b in 'nrstlm' for c in
          ('an', 'el', 'is', 'or', 'un', 'ake', 'ine', 'oto', 'ura', 'ebi')]  # fmt: skip
@@ -299,7 +301,7 @@ def measure(source: pathlib.Path, output: pathlib.Path, rows: int) -> dict[str, 
 
 
 def measure_division(rows: int) -> dict[str, float]:
-  """Divides made-up numbers of so many rows; returns seconds and the most memory, in MiB."""
+  """Divides made-up numbers of so many rows, their ids held as while reading; seconds and the most memory, in MiB."""
   import numpy as np
 
   from slca_jax.data.division import divide
@@ -313,9 +315,11 @@ def measure_division(rows: int) -> dict[str, float]:
   table = Table(hashes(), hashes(), hashes(), subset, several, np.ones(rows, np.bool_), samples, tuple(sorted(SUBSETS)))
   opening = np.sort(draw.integers(0, 2**63, 40, dtype=np.uint64))
   shingles = lambda: (opening + np.uint64(97 * row) for row in range(rows))
+  ids = set(hashes().tolist())
   start = time.perf_counter()
   divide(table, shingles, settings_of(pathlib.Path('none'), pathlib.Path('none'), 100_000))
   seconds = time.perf_counter() - start
+  assert len(ids) == rows
   return {'seconds': seconds, 'mib': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
@@ -362,7 +366,10 @@ def main(arguments: list[str]) -> None:
         print(f'numbers of {_NUMBERS.value:,} rows: {divided["seconds"]:,.0f} s, {divided["mib"]:,.0f} MiB at most')
       if small:
         ratio = large['mib'] / small['mib']
-        print(f'memory: {ratio:.2f} times that of {_SMALL.value:,} rows')
+        each = (large['mib'] - small['mib']) * 2**20 / (rows - _SMALL.value)
+        whole = small['mib'] + each * _TOUCAN / 2**20
+        print(f'memory: {ratio:.2f} times that of {_SMALL.value:,} rows, {each:,.0f} bytes for each row more')
+        print(f'at that rate {_TOUCAN:,} rows take {whole:,.0f} MiB')
         if ratio > 1.2:
           raise SystemExit(f'{ratio:.2f} times the memory for {rows / _SMALL.value:.0f} times the rows; 1.2 is allowed')
 

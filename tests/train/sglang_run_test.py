@@ -10,6 +10,7 @@ import pytest
 from endpoint import ScriptedEndpoint
 from sglang_process import needs_sglang, served
 
+from slca_jax.data.store import Trajectories
 from slca_jax.data.tasks import write_dialogues, write_tasks
 from slca_jax.dialogue import Dialogue
 from slca_jax.llm.settings import Endpoint
@@ -89,9 +90,9 @@ def config(folder, output, tools, judges, rollout, **changes):
 
 def first_rollouts(output):
   """(sampled tokens, calls, turns) of each rollout of the first step."""
-  rows = [json.loads(line) for line in (output / 'rollouts' / 'step_000001.jsonl').read_text().splitlines()]
-  count = lambda row, part: sum(len(turn[part]) for turn in row['turns'])
-  return [(count(row, 'tokens'), count(row, 'calls'), len(row['turns'])) for row in rows]
+  store = Trajectories(output / 'rollouts' / 'step_000001', write=False)
+  made = [store[index][0].turns for index in range(len(store))]
+  return [(sum(len(t.tokens) for t in turns), sum(len(t.calls) for t in turns), len(turns)) for turns in made]
 
 
 def test_run_on_a_server_with_simulator_and_judge_does_what_the_embedded_engine_does(taught, tmp_path):
