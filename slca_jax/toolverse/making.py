@@ -33,8 +33,8 @@ class TaskSettings:
     most: tasks kept of one environment.
     width: tools of one stage.
     shortest, longest: calls of a task.
-    chains: share of the samples that begin at the end of a long chain of values handed on, where the graph has one; the
-      others begin with the tool used least.
+    chains: share of the samples that begin at the end of a long chain of values handed on, where the graph has one, for
+      wide graphs in which the tool used least, with which the others begin, rarely stands there.
     turns: how often the user speaks.
     replays: how often a task must replay.
     seed: of every draw.
@@ -45,7 +45,7 @@ class TaskSettings:
   width: int = 2
   shortest: int = 3
   longest: int = 8
-  chains: float = 0.5
+  chains: float = 0.0
   turns: int = 1
   replays: int = 2
   seed: int = 0
