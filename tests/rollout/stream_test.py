@@ -13,7 +13,7 @@ from slca_jax.quickstart.world import make_task
 from slca_jax.rollout.collect import Rollouts, collect, seed_of
 from slca_jax.rollout.sampler import Sample
 from slca_jax.rollout.settings import Decoding, Limits
-from slca_jax.rollout.stream import Stream
+from slca_jax.rollout.stream import Stream, join
 
 TOOL = Tool('get_price', 'Price.', {'type': 'object', 'properties': {}})
 TEMPLATE = Template(make_tokenizer([make_task(0, 'train', index) for index in range(20)]))
@@ -49,8 +49,9 @@ async def score(trajectory, *, seed):
   return Scores(outcome=float(seed))
 
 
-def stream_of(engine, lag=0, *, score=score, position=None):
-  return Stream(deal, world_of(engine), score, prompts=2, group_size=2, seed=7, max_staleness=lag, position=position)
+def stream_of(engine, lag=0, *, score=score, position=None, places=None):
+  options = dict(prompts=2, group_size=2, seed=7, max_staleness=lag, position=position, places=places)
+  return Stream(deal, world_of(engine), score, **options)
 
 
 def ids(taken):
@@ -195,3 +196,44 @@ def test_our_own_bug_raises():
 
   with pytest.raises(BaseExceptionGroup):
     asyncio.run(run())
+
+
+def test_streams_of_two_hosts_make_what_one_makes():
+  async def take(places):
+    engine = Engine()
+    stream, made = stream_of(engine, places=places), []
+    for engine.version in range(2):
+      taken = await stream.take(engine.version)
+      made += [(engine.version, t, s) for t, s in zip(taken.trajectories, taken.scores, strict=True)]
+    return made, stream.position
+
+  whole, position = asyncio.run(take(None))
+  (first, a), (second, b) = asyncio.run(take([0])), asyncio.run(take([1]))
+  by_place = lambda row: (row[0], row[1].group, row[1].index)
+  assert sorted([*first, *second], key=by_place) == whole
+  assert join([a, b], [[0], [1]], 2) == position == {'next': 4, 'beyond': []}
+
+
+def test_host_without_a_place_takes_nothing_at_once_and_has_no_say_in_the_position():
+  async def take():
+    stream = stream_of(Engine(), places=[])
+    return await stream.take(0), stream.position
+
+  taken, position = asyncio.run(take())
+  assert taken.trajectories == [] and join([{'next': 6, 'beyond': []}, position], [[0, 1], []], 2)['next'] == 6
+
+
+def test_positions_of_hosts_that_ran_apart_join_to_the_first_group_that_any_left_open():
+  # Host 0 has settled 0, 2 and 6, host 1 all of 1, 3, 5 and 7: what is open is 4.
+  told = [{'next': 4, 'beyond': [6]}, {'next': 9, 'beyond': []}]
+  assert join(told, [[0], [1]], 2) == {'next': 4, 'beyond': [5, 6, 7]}
+
+
+def test_run_goes_on_with_another_number_of_hosts():
+  async def take(places, position):
+    engine = Engine()
+    return ids(await stream_of(engine, 0, position=position, places=places).take(0))
+
+  position = {'next': 4, 'beyond': [5, 6, 7]}
+  assert asyncio.run(take(None, position)) == ['task4', 'task8']
+  assert asyncio.run(take([0], position)) == ['task4'] and asyncio.run(take([1], position)) == ['task9']

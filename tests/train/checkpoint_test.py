@@ -11,6 +11,7 @@ import pytest
 
 from slca_jax.arrays import TrainState
 from slca_jax.errors import ConfigError
+from slca_jax.nn import sharding
 from slca_jax.train.checkpoint import Checkpoints, same_run
 from slca_jax.train.settings import Checkpointing
 
@@ -71,3 +72,40 @@ def test_checkpoint_of_another_model_is_refused(tmp_path):
 def test_differences_between_settings_are_named_with_both_values():
   ours, theirs = {'a': {'b': 1, 'c': (1, 2)}, 'd': None}, json.loads('{"a": {"b": 2, "c": [1, 2]}, "d": null}')
   assert same_run(ours, theirs) == ["['a']['b']: 2 -> 1"]
+
+
+def placed(value, mesh):
+  """A state whose parameters and moments are split over the mesh."""
+  rows = jax.NamedSharding(mesh, jax.P(('data', 'fsdp')))
+  return jax.tree.map(lambda x: jax.device_put(x, rows if x.ndim else jax.NamedSharding(mesh, jax.P())), value)
+
+
+@pytest.mark.parametrize('devices', [4, 1])
+def test_what_eight_devices_saved_is_restored_on_fewer_bit_for_bit(tmp_path, devices):
+  params = {'a': jax.random.normal(jax.random.key(0), (16, 3))}
+  whole = TrainState(jnp.int32(7), params, optax.adam(0.1).init(params))
+  checkpoints = Checkpoints(tmp_path, Checkpointing())
+  checkpoints.save(7, placed(whole, sharding.make_mesh(data=2, fsdp=4)), {'step': 7})
+  checkpoints.close()
+  mesh = sharding.make_mesh(data=1, fsdp=-1, devices=jax.devices()[:devices])
+  again = Checkpoints(tmp_path, Checkpointing())
+  found, _ = again.restore(placed(jax.tree.map(jnp.zeros_like, whole), mesh))
+  again.close()
+  assert same(found, whole)
+  assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(found)} == {devices}
+
+
+def test_what_is_saved_stays_though_the_next_update_takes_its_buffers_while_it_is_written(tmp_path):
+  advance = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)
+  checkpoints, current = (
+    Checkpoints(tmp_path, Checkpointing()),
+    placed(state(1.0, 8), sharding.make_mesh(fsdp=1, data=1, tensor=8)),
+  )
+  wanted = jax.tree.map(np.array, current)
+  checkpoints.save(1, current, {'step': 1})
+  for _ in range(3):
+    current = advance(current)
+  checkpoints.wait()
+  found, _ = checkpoints.restore(current)
+  checkpoints.close()
+  assert same(found, wanted)

@@ -3,13 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
 from slca_jax.errors import ConfigError
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.nn.transformer import Transformer
-from slca_jax.train.optimizer import learning_rate, make
+from slca_jax.train.optimizer import MasterState, learning_rate, make
 from slca_jax.train.settings import Optimizer
 
 
@@ -43,3 +44,38 @@ def test_only_matrices_are_decayed():
 def test_shares_beyond_the_run_are_refused():
   with pytest.raises(ConfigError, match='exceed the run'):
     Optimizer(warmup=0.6, hold=0.5)
+
+
+def descend(settings, dtype, steps=64):
+  """Parameters at 1 after some steps of rate 2⁻¹¹ against a gradient of 1, and the state."""
+  rule, params = make(settings, steps), {'w_q': jnp.ones(4, dtype)}
+  state = rule.init(params)
+  for _ in range(steps):
+    updates, state = rule.update({'w_q': jnp.ones(4, jnp.float32)}, state, params)
+    params = optax.apply_updates(params, updates)
+  return params['w_q'], state
+
+
+def test_master_copy_adds_up_what_bfloat16_would_lose():
+  # Adam moves by the rate, 2⁻¹¹. Below 1 bfloat16 has steps of 2⁻⁸: each move alone is rounded away, 64 are 2⁻⁵.
+  plain = Optimizer(learning_rate=2**-11, weight_decay=0.0, master=False)
+  lost, _ = descend(plain, jnp.bfloat16)
+  assert (lost == 1).all()
+  kept, state = descend(Optimizer(learning_rate=2**-11, weight_decay=0.0), jnp.bfloat16)
+  whole, _ = descend(Optimizer(learning_rate=2**-11, weight_decay=0.0), jnp.float32)
+  assert kept.dtype == jnp.bfloat16 and isinstance(state, MasterState) and state.master['w_q'].dtype == jnp.float32
+  np.testing.assert_allclose(whole, 1 - 2**-5, atol=1e-6)
+  np.testing.assert_array_equal(state.master['w_q'], whole)
+  np.testing.assert_array_equal(kept, whole.astype(jnp.bfloat16))
+
+
+def test_float32_parameters_have_no_master_copy():
+  _, state = descend(Optimizer(), jnp.float32, 1)
+  assert not isinstance(state, MasterState)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_first_moment_has_the_type_that_is_asked_for_and_the_second_float32(dtype):
+  _, state = descend(Optimizer(momentum_dtype=dtype), jnp.bfloat16, 1)
+  [adam] = [part for part in jax.tree.leaves(state, is_leaf=lambda x: hasattr(x, 'mu')) if hasattr(part, 'mu')]
+  assert adam.mu['w_q'].dtype == dtype and adam.nu['w_q'].dtype == jnp.float32
