@@ -29,7 +29,7 @@ from slca_jax.data.tasks import read_dialogues, read_tasks, write_dialogues, wri
 from slca_jax.dialogue import Task
 from slca_jax.quickstart import branches
 from slca_jax.quickstart.start import NETWORK, write_random
-from slca_jax.quickstart.tokenizer import tokenizer_of
+from slca_jax.quickstart.tokenizer import PIECES, tokenizer_of
 from slca_jax.rewards.turns import turn_rewards
 from slca_jax.rollout.settings import Layout, Limits, LocalEngine
 from slca_jax.toolverse.blueprint import load, save
@@ -43,18 +43,9 @@ SHARES = {'shown': 10, 'train': 3, 'heldout': 3}  # branches
 DRAWS = TaskSettings(samples=24, most=24, width=1, shortest=3, longest=5, chains=0.0)
 COPIES = 10  # of a demonstration, each with other keys
 QUESTIONS, HELD_OUT = 160, 120
-NETWORK_HERE = dataclasses.replace(NETWORK, layers=2)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Lesson:
-  """A supervised run: most updates, and the smoothed loss at which it ends; 0 takes all, with a decaying rate."""
-
-  steps: int
-  until: float = 0.0
-
-
-LESSONS = (Lesson(1200, 0.03), Lesson(150))  # right ones first, then those with faults
+LESSONS = (500, 150)  # updates: right demonstrations, then those with faults
+# A field that holds a key is one token, in answers as in calls: what followed it there follows it here.
+FIELDS = rf'[a-z]+_id": |{PIECES}'
 
 
 def make_world(folder: pathlib.Path) -> None:
@@ -97,7 +88,7 @@ def start(folder: pathlib.Path, world: pathlib.Path, seed: int) -> None:
   """A policy of random weights and a tokenizer made of demonstrations."""
   if not (folder / 'start' / 'tokenizer.json').exists():
     dialogues = [d for place in (1, 2) for d in read_dialogues(world / f'shown_{place}.jsonl')[:400]]
-    write_random(folder / 'start', tokenizer_of(dialogues, vocab_size=1024), seed=seed, network=NETWORK_HERE)
+    write_random(folder / 'start', tokenizer_of(dialogues, vocab_size=1536, pieces=FIELDS), seed=seed, network=NETWORK)
 
 
 COMMON: dict[str, Any] = {'mesh': s.MeshShape(1, 1, 1)}
@@ -110,19 +101,16 @@ def model(path: pathlib.Path) -> s.Model:
 
 def sft_config(folder: pathlib.Path, world: pathlib.Path, seed: int, place: int) -> s.SFTConfig:
   """The lesson no. `place`, counted from 0."""
-  lesson = LESSONS[place]
-  schedule = ('constant', 0.0) if lesson.until else ('cosine', 0.4)
   return s.SFTConfig(
     output=str(folder / 'sft' / str(place + 1)),
     seed=seed,
-    steps=lesson.steps,
+    steps=LESSONS[place],
     batch=16,
-    until=lesson.until,
     logprob_chunk=64,
     model=model(folder / 'sft' / str(place) / 'model' if place else folder / 'start'),
     data=s.Demonstrations(str(world / f'shown_{place + 1}.jsonl')),
     batching=Layout((512,), 4),
-    optimizer=s.Optimizer(4e-3, schedule[0], 0.03, schedule[1], 0.05, b2=0.98, weight_decay=1e-4),
+    optimizer=s.Optimizer(4e-3, 'cosine', warmup=0.03, hold=0.5, final_fraction=0.05, b2=0.98, weight_decay=1e-4),
     checkpoint=s.Checkpointing(every=1000),
     **COMMON,
   )

@@ -54,15 +54,18 @@ def make_tokenizer(tasks: Iterable[Task], *, vocab_size: int = 1024) -> PreTrain
   return tokenizer_of((Dialogue(task.id, task.tools, demonstrate(task)) for task in tasks), vocab_size=vocab_size)
 
 
-def tokenizer_of(dialogues: Iterable[Dialogue], *, vocab_size: int = 1024) -> PreTrainedTokenizerFast:
+def tokenizer_of(
+  dialogues: Iterable[Dialogue], *, vocab_size: int = 1024, pieces: str = PIECES
+) -> PreTrainedTokenizerFast:
   """A fast tokenizer whose merges come from the dialogues; whatever else it is given, it loses nothing.
 
   Args:
     vocab_size: upper bound; merging ends earlier if everything between two names has become one token.
+    pieces: a pattern of what stands alone.
   """
-  template = Template(_wrap(_untrained()))  # bytes are enough to render with
+  template = Template(_wrap(_untrained(pieces)))  # bytes are enough to render with
   texts = (_text(template, dialogue) for dialogue in dialogues)
-  tokenizer = _untrained()
+  tokenizer = _untrained(pieces)
   # The trainer does not cut at special tokens as the encoder does; merges across them would never be used.
   specials = re.compile('|'.join(map(re.escape, SPECIALS)))
   trainer = trainers.BpeTrainer(
@@ -80,13 +83,13 @@ def _text(template: Template, dialogue: Dialogue) -> str:
   return ''.join(template.decode(piece.tokens, stops=True) for piece in pieces)
 
 
-def _untrained() -> Tokenizer:
+def _untrained(pieces: str) -> Tokenizer:
   """One token per byte, and one per special text."""
   alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
   tokenizer = Tokenizer(models.BPE({piece: index for index, piece in enumerate((*SPECIALS, *alphabet))}, []))
   tokenizer.add_special_tokens(list(SPECIALS))
   tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-    [pre_tokenizers.Split(Regex(PIECES), 'isolated'), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    [pre_tokenizers.Split(Regex(pieces), 'isolated'), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
   )
   tokenizer.decoder = decoders.ByteLevel()
   return tokenizer
