@@ -22,7 +22,7 @@ from slca_jax.train.settings import RLConfig
 
 _CONFIG = config_flags.DEFINE_config_file('config', 'configs/rl.py:slca', 'Settings of the run.', lock_config=True)
 _MODEL = flags.DEFINE_list('model', [], f'Decoders without a checkpoint: {", ".join(PRESETS)}.')
-_TOPOLOGY = flags.DEFINE_list('topology', ['v6e:4x4'], 'TPU slices like v5p:2x2x4, or cpu:8, or gpu where there are.')
+_TOPOLOGY = flags.DEFINE_list('topology', ['v6e:4x4'], 'TPU slices like v5p:2x2x4, hosts like h100:8, or gpu, cpu:8.')
 _PROMPTS = flags.DEFINE_enum('prompts', 'both', ['shared', 'repeated', 'both'], 'Lay prompts out once or per response.')
 _EVERY = flags.DEFINE_bool('every', False, 'Compile every sensible mesh, not only until one fits.')
 _OUTPUT = flags.DEFINE_string('output', 'runs/plan', 'Folder of the report.')

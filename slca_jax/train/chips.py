@@ -1,4 +1,4 @@
-"""What a program can be compiled for without having it: slices of TPUs by name, simulated CPUs, GPUs of this machine.
+"""What a program can be compiled for without having it: slices of TPUs and hosts of GPUs by name, simulated CPUs.
 
 Memory and peak figures are those of public specifications, except for the 15.75 GiB of a v5e, which its compiler names.
 Prices are list prices per chip-hour as published for one region in 2025; they change, and only order slices here.
@@ -58,6 +58,12 @@ SLICES = {
   'v5p': ('2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'),
   'v4': ('2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'),
 }
+# What XLA must know of a GPU to compile for it: cores, shared memory and L2 cache in bytes, GB/s, GHz, capability.
+_GPUS = {
+  'a100': ('NVIDIA A100-SXM4-80GB', 108, 167_936, 41_943_040, 2039, 1.41, 8),
+  'h100': ('NVIDIA H100 80GB HBM3', 132, 233_472, 52_428_800, 3352, 1.98, 9),
+  'h200': ('NVIDIA H200', 132, 233_472, 52_428_800, 4800, 1.98, 9),
+}
 # Cutting matmuls into slivers to overlap them with gathers costs more than it hides; launch/tpu_pod.sh sets the same.
 TPU_OPTIONS = {'xla_jf_spmd_threshold_for_windowed_einsum_mib': '1000000'}
 # Without these libtpu asks a metadata server that is not there, and only one process at a time may load it.
@@ -79,16 +85,17 @@ class Target:
   options: dict[str, str]
 
   @property
-  def is_tpu(self) -> bool:
-    """Whether the compiler is libtpu."""
-    return self.chip.kind.startswith('TPU')
+  def platform(self) -> str:
+    """'tpu', 'gpu' or 'cpu'."""
+    kind = self.chip.kind
+    return 'tpu' if kind.startswith('TPU') else 'cpu' if kind == 'cpu' else 'gpu'
 
 
 def prepare_process(topologies: list[str], environment: MutableMapping[str, str] = os.environ) -> None:
   """Sets what JAX reads when it starts: no search for TPUs on this machine, and as many simulated CPUs as asked."""
   for name, value in _QUIET.items():
     environment.setdefault(name, value)
-  if not any(name.startswith('gpu') for name in topologies):
+  if 'gpu' not in (name.partition(':')[0] for name in topologies):
     environment['JAX_PLATFORMS'] = 'cpu'
   counts = [int(count) for name in topologies if (count := name.partition('cpu:')[2]).isdigit()]
   if counts:
@@ -96,17 +103,21 @@ def prepare_process(topologies: list[str], environment: MutableMapping[str, str]
 
 
 def describe(name: str) -> Target:
-  """The devices of `v5p:2x2x4` (and v2 to tpu7x), of `cpu:8` or of `gpu`, with `gpu:4` for four of this machine's.
+  """The devices of `v5p:2x2x4` (and v2 to tpu7x), of `h100:8` (one host of a100, h100 or h200), or of this machine.
+
+  `gpu` means all GPUs that this process has, `gpu:4` four of them, and `cpu:8` as many simulated devices.
 
   Raises:
-    ConfigError: a name that is none of these, no libtpu, or not so many devices.
+    ConfigError: a name that is none of these, no compiler for it, or not so many devices.
   """
   family, _, shape = name.partition(':')
   if family in ('cpu', 'gpu'):
     return _attached(name, family, shape)
+  if family in _GPUS:
+    return _gpus(name, family, shape or '1')
   require(
     bool(re.fullmatch(r'(v[2-6][ep]?|tpu7x):\d+(x\d+){1,2}', name)),
-    f'{name!r} is no topology; name one like v5p:2x2x4, v6e:4x4, v5e:4x4, cpu:8 or gpu',
+    f'{name!r} is no topology; name one like v5p:2x2x4, v6e:4x4, v5e:4x4, h100:8, cpu:8 or gpu',
   )
   require(
     importlib.util.find_spec('libtpu') is not None,
@@ -133,6 +144,33 @@ def _slice(name):
   kind = devices[0].device_kind
   require(kind in CHIPS, f'{name} has chips of kind {kind!r}; known are {", ".join(CHIPS)}')
   return Target(name, tuple(devices), CHIPS[kind], TPU_OPTIONS)
+
+
+def _gpus(name, family, count):
+  from jax.experimental import topologies
+
+  require(count.isdigit() and int(count) > 0, f'{name!r} is no number of GPUs; write {family}:8')
+  require(
+    any(importlib.util.find_spec(f'jax_cuda{version}_plugin') for version in (12, 13)),
+    f"{name} is compiled by JAX's CUDA plugin, which is not installed; pip install -e '.[gpu]' (no GPU is needed)",
+  )
+  kind, cores, shared, cache, bandwidth, clock, major = _GPUS[family]
+  description = f"""
+    gpu_device_info {{
+      threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048 fpus_per_core: 128
+      shared_memory_per_block: 49152 shared_memory_per_core: {shared} shared_memory_per_block_optin: {shared - 1024}
+      core_count: {cores} memory_bandwidth: {bandwidth * 10**9} l2_cache_size: {cache} clock_rate_ghz: {clock}
+      block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+      device_memory_size: {int(CHIPS[kind].memory * 2**30)} cuda_compute_capability {{ major: {major} minor: 0 }}
+      registers_per_core_limit: 65536 registers_per_block_limit: 65536
+    }}
+    platform_name: "CUDA" device_description_str: "{kind}" dnn_version_info {{ major: 9 minor: 8 patch: 0 }}
+  """
+  try:
+    topology = topologies.get_topology_desc('', platform='cuda', topology=f'1x1x{count}', target_config=description)
+  except Exception as error:
+    raise ConfigError(f"JAX's CUDA plugin describes no {name}: {str(error).splitlines()[0]}") from error
+  return Target(name, tuple(topology.devices), CHIPS[kind], {})
 
 
 def _attached(name, family, count):

@@ -5,6 +5,7 @@ Only matrix products count, 2 FLOPs per multiplication and addition.
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from jax.extend import core
@@ -42,7 +43,8 @@ def executed(closed: Any, trips: Trips, *, visited: float = 1.0) -> float:
 
   Args:
     closed: `jitted.trace(...).jaxpr`.
-    trips: turns of the loops whose number is data, as for `hlo.work`; an unknown one counts as one.
+    trips: turns of the loops whose number is data, as for `hlo.work`, or by 'file.py:function'; an unknown one counts
+      as one.
     visited: share of a Pallas kernel's grid whose blocks are computed; the others are skipped.
 
   What the partitioner computes on several devices at once, since no axis of the mesh divides it, counts once.
@@ -78,14 +80,17 @@ def _times(name: str, params: Any, equation: Any, trips: Trips, visited: float) 
   if name == 'pallas_call':
     return math.prod(params['grid_mapping'].grid) * visited
   if name == 'while':
-    return next((trips[file] for file in _files(equation) if file in trips), 1.0)
+    return next((trips[place] for place in _places(equation) if place in trips), 1.0)
   return 1.0
 
 
-def _files(equation: Any) -> list[str]:
-  """Files of the Python calls that made an equation, from the innermost outwards."""
+def _places(equation: Any) -> Iterator[str]:
+  """'file.py:function' and 'file.py' of the Python calls that made an equation, from the innermost outwards."""
   traceback = equation.source_info.traceback
-  return [frame.file_name.rpartition('/')[2] for frame in (traceback.frames if traceback is not None else ())]
+  for frame in traceback.frames if traceback is not None else ():
+    file = frame.file_name.rpartition('/')[2]
+    yield f'{file}:{frame.function_name.rpartition(".")[2]}'
+    yield file
 
 
 def _inside(params: Any) -> list[Any]:

@@ -117,9 +117,12 @@ def compile_step(decoder: TransformerConfig, target: Target, candidate: Candidat
   Raises:
     ConfigError: a mesh that does not fit the devices.
   """
-  mesh = sharding.make_mesh(data=1, fsdp=candidate.fsdp, tensor=candidate.tensor, devices=target.devices)
   work = workload(candidate.config, leaves=candidate.leaves)
   verdict = functools.partial(Verdict, target, model, candidate, work)
+  try:
+    mesh = sharding.make_mesh(data=1, fsdp=candidate.fsdp, tensor=candidate.tensor, devices=target.devices)
+  except NotImplementedError:  # an axis of the mesh must be whole axes of the slice's torus
+    return verdict(math.inf, f'chips that lie as in {target.name} make no mesh of {candidate.name}')
   step = _Step(numerics(decoder, candidate.config, target), mesh, candidate.config, work, target)
   floor = step.floor()
   if sum(floor.values()) > target.chip.memory:
@@ -144,8 +147,8 @@ def compile_step(decoder: TransformerConfig, target: Target, candidate: Candidat
 def numerics(decoder: TransformerConfig, config: RLConfig, target: Target) -> TransformerConfig:
   """The decoder as the run computes with it; what 'auto' attention means is the target's to say, not this machine's."""
   chosen = {name: getattr(config.model, name) for name in ('dtype', 'param_dtype', 'remat', 'attention')}
-  if chosen['attention'] == 'auto' and target.is_tpu:
-    chosen['attention'] = choose(config.batching.lengths[-1], decoder.head_dim, 'tpu')
+  if chosen['attention'] == 'auto':
+    chosen['attention'] = choose(config.batching.lengths[-1], decoder.head_dim, target.platform)
   return dataclasses.replace(decoder, **chosen)
 
 
@@ -170,14 +173,18 @@ class _Step:
     self.update = make_update(policy, config.objective, rule, micro_rows=self.micro_rows, shardings=shardings)
     self.waiting = config.updates_per_step - 1
     # Computed here and now: under a mesh of chips that are not there nothing can be.
-    self.trips, self.visited = turns_of_loops(work, micro_rows=self.micro_rows), visited(work)
+    shared = decoder.heads // decoder.kv_heads
+    self.trips = turns_of_loops(work, micro_rows=self.micro_rows, heads_per_key=shared)
+    self.visited = (
+      visited(work) if target.platform == 'tpu' else 1.0
+    )  # a kernel's grid skips blocks there, its loops here
 
   def floor(self) -> dict[str, float]:
     """GiB that no compiler can avoid: weights, moments, reference, gradients, and the stream at every layer's input."""
     rows = self.micro_rows // sharding.row_shards(self.mesh)
     stream = self.decoder.layers * rows * self.work.length * self.decoder.width * jnp.dtype(self.decoder.dtype).itemsize
     kept = {'kept for the backward pass': stream / GIB} if self.decoder.remat != 'offload' else {}
-    return {**self._state_sizes(), 'gradients': self._gradients(), **kept}
+    return {**self._state_sizes(learning=True), 'gradients': self._gradients(), **kept}
 
   def needed(self) -> float:
     """FLOPs that one mini-batch needs of all chips: a forward pass in prepare per model, and three in update."""
@@ -189,7 +196,7 @@ class _Step:
     compiled, seconds = self._compile(traced)
     experience = _placed(traced.out_info, compiled.output_shardings)
     # Batches lie there from the start; an experience takes its batch's arrays over and adds to them.
-    sizes = self._state_sizes() | {'batches': _gib(self.batch) + self.waiting * _gib(experience)}
+    sizes = self._state_sizes(learning=False) | {'batches': _gib(self.batch) + self.waiting * _gib(experience)}
     given = (self.state.params, self.reference, self.batch)
     return self._program(traced, compiled, seconds, sizes, given), experience
 
@@ -197,7 +204,10 @@ class _Step:
     """The program for an experience of `compile_prepare`."""
     traced = self.update.trace(self.state, experience)
     compiled, seconds = self._compile(traced)
-    sizes = self._state_sizes() | {'gradients': self._gradients(), 'batches': (1 + self.waiting) * _gib(experience)}
+    sizes = self._state_sizes(learning=True) | {
+      'gradients': self._gradients(),
+      'batches': (1 + self.waiting) * _gib(experience),
+    }
     return self._program(traced, compiled, seconds, sizes, (self.state, experience))
 
   def _compile(self, traced: Any) -> tuple[Any, float]:
@@ -223,9 +233,10 @@ class _Step:
       done.unknown_loops, seconds,
     )  # fmt: skip
 
-  def _state_sizes(self) -> dict[str, float]:
+  def _state_sizes(self, *, learning: bool) -> dict[str, float]:
     sizes = {'parameters': _gib(self.state.params), 'optimiser': _gib(self.state.opt_state)}
-    return sizes | ({} if self.reference is None else {'reference': _gib(self.reference)})
+    there = self.reference is not None and not (learning and self.config.reference.placement == 'host')
+    return sizes | ({'reference': _gib(self.reference)} if there else {})
 
   def _gradients(self) -> float:
     # Summed up in float32 whatever the parameters are.
@@ -251,17 +262,19 @@ def candidates(config: RLConfig, decoder: TransformerConfig, chips: int, *, shar
 
 
 def cheaper(config: RLConfig) -> Iterator[tuple[str, RLConfig]]:
-  """Settings that need less memory, the smallest change first."""
-  if config.model.param_dtype == 'float32':
-    model = dataclasses.replace(config.model, param_dtype='bfloat16')
+  """Settings that need less and less memory: each keeps the changes before it."""
+  change = dataclasses.replace
+  if config.objective.kl and config.reference.placement == 'device':
+    config = change(config, reference=change(config.reference, placement='host'))
+    yield 'reference.placement=host (moved to the chips for each step)', config
+  if config.optimizer.momentum_dtype == 'float32':
+    config = change(config, optimizer=change(config.optimizer, momentum_dtype='bfloat16'))
+    yield 'and optimizer.momentum_dtype=bfloat16', config
+  if config.model.param_dtype == 'float32' or config.optimizer.master:
+    model, rule = change(config.model, param_dtype='bfloat16'), change(config.optimizer, master=False)
     yield (
-      'model.param_dtype=bfloat16 (weights, moments and reference at half the size, and less exact)',
-      (dataclasses.replace(config, model=model)),
-    )
-  if config.objective.kl:
-    yield (
-      'objective.kl=0 (no reference model)',
-      (dataclasses.replace(config, objective=dataclasses.replace(config.objective, kl=0.0))),
+      'and model.param_dtype=bfloat16 optimizer.master=False (loses small updates)',
+      (change(config, model=model, optimizer=rule)),
     )
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -73,7 +74,8 @@ def _remembered(
     return compile_step(decoder, target, candidate, model=model)
   programs = {name: Program(**row[name]) if row[name] else None for name in ('prepare', 'update')}
   flops = row['needed_flops_per_mini_batch']
-  return Verdict(target, model, candidate, work, row['needed_gib'], row['why'], **programs, needed_flops=flops)
+  needed = math.inf if row['needed_gib'] is None else row['needed_gib']
+  return Verdict(target, model, candidate, work, needed, row['why'], **programs, needed_flops=flops)
 
 
 def line(verdict: Verdict) -> str:
@@ -105,7 +107,7 @@ def as_json(verdict: Verdict) -> dict[str, Any]:
     'change': candidate.change,
     'fits': verdict.fits,
     'why': verdict.why,
-    'needed_gib': verdict.needed,
+    'needed_gib': verdict.needed if math.isfinite(verdict.needed) else None,
     'chip': dataclasses.asdict(chip),
     'needed_flops_per_mini_batch': verdict.needed_flops,
     'seconds_per_step': seconds(verdict) if verdict.update else None,
@@ -206,7 +208,7 @@ def _memory_table(verdicts: Sequence[Verdict]) -> str:
         *(f'{memory[name]:.1f}' if name in memory else '' for name in _CATEGORIES),
         f'{sum(size for name, size in memory.items() if name not in _CATEGORIES):.1f}' if memory else '',
         f'{verdict.prepare.total:.1f}' if verdict.prepare else '',
-        f'{update.total:.1f}' if update else f'over {verdict.needed:.1f}',
+        f'{update.total:.1f}' if update else f'over {verdict.needed:.1f}' if math.isfinite(verdict.needed) else '',
         f'{verdict.target.chip.memory:.1f}',
         fits,
       ]

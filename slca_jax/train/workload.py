@@ -24,6 +24,7 @@ from slca_jax.train.settings import RLConfig
 _TILE = 128
 KERNEL_BLOCK = 512  # of nn/attention_tpu.py
 _XLA_BLOCK = 128  # of nn/attention_blocks.py
+_GPU_BLOCK = 64  # of nn/attention_gpu.py
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,13 +106,16 @@ def abstract_batch(work: Workload, mesh: Mesh, *, micro_rows: int) -> TokenBatch
   )
 
 
-def turns_of_loops(work: Workload, *, micro_rows: int) -> dict[str, float]:
+def turns_of_loops(work: Workload, *, micro_rows: int, heads_per_key: int) -> dict[str, float]:
   """How often the loops turn whose number is data, by the file that makes them; for `hlo.work` and `flops.executed`."""
   ids = _ids(work)
+  met = lambda block: float(_visible(ids, min(block, work.length)).sum(1).mean())
   return {
     'steps.py': micro_batches(work.rows(), micro_rows),
     'logprobs.py': math.ceil(work.row()['sampled_BT'].sum() / min(work.chunk, work.length)),
-    'attention_blocks.py': float(_visible(ids, min(_XLA_BLOCK, work.length)).sum(1).mean()),
+    'attention_blocks.py': met(_XLA_BLOCK),
+    'attention_gpu.py': met(_GPU_BLOCK),
+    'attention_gpu.py:_backward_keys': met(_GPU_BLOCK) * heads_per_key,  # one loop over blocks and heads
   }
 
 

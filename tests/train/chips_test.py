@@ -20,9 +20,20 @@ def test_without_libtpu_the_extra_is_named(monkeypatch):
     chips.describe('v5e:4x4')
 
 
+def test_without_the_cuda_plugin_the_extra_is_named(monkeypatch):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  with pytest.raises(ConfigError, match=r"pip install -e '\.\[gpu\]'"):
+    chips.describe('h100:8')
+
+
+def test_a_number_of_gpus_is_a_number():
+  with pytest.raises(ConfigError, match="'h100:2x4' is no number of GPUs; write h100:8"):
+    chips.describe('h100:2x4')
+
+
 def test_simulated_devices_are_those_of_this_process():
   target = chips.describe('cpu:8')
-  assert (len(target.devices), target.chip.kind, target.is_tpu) == (8, 'cpu', False)
+  assert (len(target.devices), target.chip.kind, target.platform) == (8, 'cpu', 'cpu')
   assert len(chips.describe('cpu:2').devices) == 2
 
 
@@ -62,5 +73,5 @@ def test_gpus_are_looked_for_where_they_are_asked_for():
 )
 def test_libtpu_describes_the_slices_it_is_asked_for():
   target = chips.describe('v5p:2x2x4')
-  assert (len(target.devices), target.chip.kind, target.is_tpu) == (16, 'TPU v5', True)
+  assert (len(target.devices), target.chip.kind, target.platform) == (16, 'TPU v5', 'tpu')
   assert target.options == chips.TPU_OPTIONS

@@ -151,10 +151,30 @@ def test_a_program_that_compiles_may_still_not_fit(verdict, room):
   assert ('needs' in found.why) == (room < 1)
 
 
+def test_a_slice_that_makes_no_such_mesh_is_said_and_remembered(target, tmp_path, monkeypatch):
+  def refuse(**_):
+    raise NotImplementedError('the size of each axis must be the product of some axes of the torus')
+
+  monkeypatch.setattr(plan.sharding, 'make_mesh', refuse)
+  monkeypatch.setattr(plan_report, 'describe', lambda name: target)
+  for _ in range(2):
+    assert not plan_report.run({'tiny': DECODER}, settings(), [('tiny', 'cpu:8', False)], tmp_path)
+  rows = json.loads((tmp_path / 'plan.json').read_text())
+  assert rows[0]['why'] == 'chips that lie as in cpu:8 make no mesh of 8x1' and rows[0]['needed_gib'] is None
+
+
 def test_where_nothing_fits_the_smallest_change_is_named(target):
   small = dataclasses.replace(target, name='v5e:2x4', chip=dataclasses.replace(target.chip, memory=1e-4))
   found = list(plan.search(DECODER, settings(), small, model='tiny', shared=False))
-  assert [v.candidate.change.partition(' ')[0] for v in found[-2:]] == ['model.param_dtype=bfloat16', 'objective.kl=0']
+  changes = [verdict.candidate.change for verdict in found if verdict.candidate.change]
+  assert [change.partition(' (')[0] for change in changes] == [
+    'reference.placement=host',
+    'and optimizer.momentum_dtype=bfloat16',
+    'and model.param_dtype=bfloat16 optimizer.master=False',
+  ]
+  assert found[-1].candidate.config.reference.placement == 'host'  # each change keeps those before it
+  needed = [verdict.needed for verdict in found[-4:]]
+  assert needed == sorted(needed, reverse=True) and len(set(needed)) == 4
   (advice,) = plan_report.advice(found)
   assert advice.startswith('tiny does not fit v5e:2x4') and advice.endswith('plan v5e:4x4')
 
@@ -163,7 +183,7 @@ def test_auto_attention_means_what_it_means_on_the_target(target):
   tpu = dataclasses.replace(target, chip=chips.CHIPS['TPU v5 lite'])
   config = settings(model=Model(attention='auto'))
   assert plan.numerics(DECODER, config, tpu).attention == 'dense'  # rows are short
-  assert plan.numerics(DECODER, config, target).attention == 'auto'
+  assert plan.numerics(DECODER, config, target).attention == 'blocks'
   longer = dataclasses.replace(config, batching=Layout(lengths=(384, 1024), micro_rows=4))
   assert plan.numerics(DECODER, longer, tpu).attention == 'splash'
 

@@ -39,11 +39,14 @@ def test_pairs_are_those_that_the_mask_rule_shows():
 
 
 def test_loops_turn_as_often_as_the_batch_makes_them():
-  turns = turns_of_loops(work(leaves=2), micro_rows=4)
+  turns = turns_of_loops(work(leaves=2), micro_rows=4, heads_per_key=3)
   assert turns['steps.py'] == 2  # 8 rows in fours
   assert turns['logprobs.py'] == 4  # 256 sampled tokens of a row in chunks of 64
   # Blocks of 128: the prompt's two see 1 and 2, the first response the prompt and itself, so does the second.
   assert turns['attention_blocks.py'] == (1 + 2 + 3 + 3) / 4
+  # Blocks of 64: four of the prompt, then two of each response behind them.
+  assert turns['attention_gpu.py'] == (1 + 2 + 3 + 4 + 2 * (5 + 6)) / 8
+  assert turns['attention_gpu.py:_backward_keys'] == 3 * turns['attention_gpu.py']
 
 
 def test_blocks_that_show_nothing_are_not_visited():
