@@ -158,14 +158,19 @@ def advice(verdicts: Sequence[Verdict]) -> list[str]:
       verdict = fitting[0]
       out.append(f'{model} does not fit {name} as asked; it does with {verdict.candidate.change}: {_flags(verdict)}')
     else:
-      least = min(found, key=lambda verdict: verdict.needed)
+      last = next((v for v in reversed(found) if math.isfinite(v.needed)), found[-1])  # it gives up most
       more = larger(name)
       remedy = f'plan {more}' if more else 'plan more chips, or chips with more memory'
-      out.append(f'{model} does not fit {name}: {least.why} (mesh {least.candidate.name}); {remedy}')
+      out.append(f'{model} does not fit {name}: {_given_up(last)}{last.why} (mesh {last.candidate.name}); {remedy}')
   for model, verdict in cheapest(verdicts).items():
     chip, chips = verdict.target.chip, len(verdict.target.devices)
     out.append(f'Cheapest of these that fits {model}: {verdict.target.name}, about ${chip.price * chips:.0f} per hour')
   return out
+
+
+def _given_up(verdict: Verdict) -> str:
+  change = verdict.candidate.change.removeprefix('and ').partition(' (')[0]
+  return f'even with {change} and all before it, ' if change else ''
 
 
 def _slowness(verdict: Verdict) -> float:
