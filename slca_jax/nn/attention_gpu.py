@@ -106,23 +106,25 @@ class _Kernel:
     self.numbers = pl.BlockSpec((None, G, T), lambda j, k, b: (b, k, 0))
 
   def by_queries(self, body, specs, arrays, ids_BXT, outs):
-    return self._call(body, self.heads, specs, arrays, ids_BXT, walk(_visible(ids_BXT, self.block)), outs)
+    plan = walk(_visible(ids_BXT, self.block))
+    return self._call(body, self.heads, specs, arrays, ids_BXT, plan, outs, warps=4)
 
   def by_keys(self, body, specs, arrays, ids_BXT, outs):
     plan = walk(_visible(ids_BXT, self.block).swapaxes(1, 2))
-    return self._call(body, self.kv_heads, specs, arrays, ids_BXT, plan, outs)
+    # Two sums of a block of keys are held in registers, and with large heads four warps have too few of them.
+    warps = 4 if arrays[0].shape[-1] <= 64 else 8
+    return self._call(body, self.kv_heads, specs, arrays, ids_BXT, plan, outs, warps=warps)
 
-  def _call(self, body, heads, specs, arrays, ids_BXT, plan: Visits, outs):
+  def _call(self, body, heads, specs, arrays, ids_BXT, plan: Visits, outs, *, warps):
     whole = lambda *shape: pl.BlockSpec((None, *shape), lambda i, n, b: (b, *(0 for _ in shape)))
     row = [whole(*x.shape[1:]) for x in (ids_BXT, *plan)]
-    H = arrays[0].shape[-1]
     return pl.pallas_call(
       functools.partial(body, block=self.block),
       grid=(self.blocks, heads, self.rows),
       in_specs=[*specs, *row],
       out_specs=[spec for spec, _ in outs],
       out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for _, x in outs],
-      compiler_params=plgpu.CompilerParams(num_warps=4 if H <= 64 else 8, num_stages=_STAGES),
+      compiler_params=plgpu.CompilerParams(num_warps=warps, num_stages=_STAGES),
       interpret=self.interpret,
       name=body.__name__.strip('_'),
     )(*arrays, ids_BXT, *plan)
