@@ -10,6 +10,7 @@ import pytest
 
 from slca_jax.config import as_dict, build
 from slca_jax.errors import ConfigError
+from slca_jax.evals.settings import EvaluateConfig
 from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.quickstart.experiment import QuickstartConfig, run
 from slca_jax.rewards.protocols import PROTOCOLS, Scoring
@@ -55,6 +56,9 @@ def test_ablation_without_sgls_is_slca_in_an_unguided_simulated_world():
     ('quickstart', None, QuickstartConfig),
     ('smollm2', 'sft', SFTConfig),
     ('smollm2', 'rl', RLConfig),
+    ('evaluate', None, EvaluateConfig),
+    ('evaluate', 'sampled', EvaluateConfig),
+    ('evaluate', 'ksweep', EvaluateConfig),
   ],
 )
 def test_other_configs_build(name, argument, cls):

@@ -13,7 +13,7 @@ FLOORS = {
   'ops': 1, 'chat': 1, 'llm': 1,
   'nn': 2, 'envs': 2, 'rewards': 2,
   'rollout': 3, 'data': 3, 'toolverse': 3,
-  'quickstart': 3, 'train': 4,
+  'quickstart': 3, 'train': 4, 'evals': 4,
 }  # fmt: skip
 UPSTAIRS = {'quickstart/experiment.py': 4, 'quickstart/branches.py': 4}  # see both halves, and synthesised worlds
 JAX_FREE = {'dialogue', 'errors', 'config', 'chat', 'llm', 'envs', 'rewards', 'data', 'toolverse'}
@@ -34,6 +34,11 @@ JAX_FREE_FILES = {
   'train/surroundings.py',
   'train/endpoints.py',
   'train/teacher_settings.py',
+  'evals/settings.py',
+  'evals/statistics.py',
+  'evals/tables.py',
+  'evals/results.py',
+  'evals/summary.py',
 }
 BESIDE = {('envs', 'rewards'), ('rewards', 'envs'), ('chat', 'ops'), ('ops', 'chat'), ('toolverse', 'rollout')}
 HEAVY = {'jax', 'jaxlib', 'flax', 'optax', 'chex', 'orbax'}
