@@ -60,6 +60,7 @@ def prepare(settings: Preparation) -> funnel.Report:
     work = folder / _WORK
     _refuse_other(folder, identity, resumed=(work / REPORT).exists())
     if (folder / REPORT).exists():
+      shutil.rmtree(work, ignore_errors=True)  # a run that was killed at its very end left it
       return json.loads((folder / REPORT).read_text('utf-8'))
     _open(work, identity)
     if not (work / REPORT).exists():

@@ -296,6 +296,15 @@ def test_a_resumed_run_does_not_filter_again_what_it_filtered(tmp_path, monkeypa
   assert filtered == [f'd{n}' for n in range(32, 48)]
 
 
+def test_what_a_run_left_that_was_killed_while_it_cleaned_up_is_removed(tmp_path):
+  source = write(tmp_path / 'in.jsonl', rows_of_many_kinds())
+  prepare(settings(source, tmp_path / 'out'))
+  before = contents(tmp_path / 'out')
+  (tmp_path / 'out' / '.preparing' / 'rows').mkdir(parents=True)
+  prepare(settings(source, tmp_path / 'out'))
+  assert not (tmp_path / 'out' / '.preparing').exists() and contents(tmp_path / 'out') == before
+
+
 def test_a_finished_output_is_left_alone_and_that_of_others_refused(tmp_path):
   source = write(tmp_path / 'in.jsonl', rows_of_many_kinds())
   report = prepare(settings(source, tmp_path / 'out'))
