@@ -40,7 +40,8 @@ def run(
   targets = {name: describe(name) for _, name, _ in cases}  # a name that is wrong is refused before any compile
   folder.mkdir(parents=True, exist_ok=True)
   file = folder / 'plan.json'
-  judge = functools.partial(_remembered, json.loads(file.read_text(encoding='utf-8')) if file.exists() else [])
+  known: list[dict[str, Any]] = json.loads(file.read_text(encoding='utf-8')) if file.exists() else []
+  judge = functools.partial(_remembered, known)
   verdicts: list[Verdict] = []
   fit = True
   for model, name, shared in cases:
@@ -49,7 +50,8 @@ def run(
       found.append(verdict)
       verdicts.append(verdict)
       print(line(verdict), flush=True)
-      write_json(file, [as_json(verdict) for verdict in verdicts])
+      rows = [_plain(verdict) for verdict in verdicts]
+      write_json(file, rows + [row for row in known if _case(row) not in map(_case, rows)])
       (folder / 'plan.md').write_text(markdown(verdicts), encoding='utf-8')
     fit &= any(verdict.fits and not verdict.candidate.change for verdict in found)
   print('\n'.join(['', *advice(verdicts)]))
@@ -66,16 +68,23 @@ def _remembered(
 ) -> Verdict:
   """The verdict that a row of an earlier report holds, or else a new one."""
   work = workload(candidate.config, leaves=candidate.leaves)
-  asked = as_json(Verdict(target, model, candidate, work, 0.0, ''))
-  same = ('model', 'chip', 'topology', 'mesh', 'responses_per_row', 'change', 'config')
-  plain = json.loads(json.dumps(asked))
-  row = next((row for row in known if all(row[name] == plain[name] for name in same)), None)
+  asked = _case(_plain(Verdict(target, model, candidate, work, 0.0, '')))
+  row = next((row for row in known if _case(row) == asked), None)
   if row is None:
     return compile_step(decoder, target, candidate, model=model)
   programs = {name: Program(**row[name]) if row[name] else None for name in ('prepare', 'update')}
   flops = row['needed_flops_per_mini_batch']
   needed = math.inf if row['needed_gib'] is None else row['needed_gib']
   return Verdict(target, model, candidate, work, needed, row['why'], **programs, needed_flops=flops)
+
+
+def _plain(verdict: Verdict) -> dict[str, Any]:
+  return json.loads(json.dumps(as_json(verdict)))
+
+
+def _case(row: Mapping[str, Any]) -> list[Any]:
+  """What a row is of, other than what was found."""
+  return [row[name] for name in ('model', 'chip', 'topology', 'mesh', 'responses_per_row', 'change', 'config')]
 
 
 def line(verdict: Verdict) -> str:

@@ -201,6 +201,13 @@ def test_a_report_is_written_and_what_it_says_is_not_compiled_again(tmp_path, ca
   assert (tmp_path / 'plan.md').read_text() == text
 
 
+def test_a_report_keeps_what_it_said_of_others(tmp_path, monkeypatch, verdict):
+  monkeypatch.setattr(plan_report, 'compile_step', lambda *_, model: dataclasses.replace(verdict, model=model))
+  for name in ('first', 'second'):
+    plan_report.run({name: DECODER}, settings(), [(name, 'cpu:8', False)], tmp_path)
+  assert [row['model'] for row in json.loads((tmp_path / 'plan.json').read_text())] == ['second', 'first']
+
+
 def test_the_cheapest_slice_is_by_the_hour(verdict):
   priced = lambda name, price: dataclasses.replace(
     verdict,
