@@ -34,6 +34,8 @@ JAX_FREE_FILES = {
   'train/surroundings.py',
   'train/endpoints.py',
   'train/teacher_settings.py',
+  'train/diagnostic_settings.py',
+  'train/alarms.py',
   'evals/settings.py',
   'evals/statistics.py',
   'evals/tables.py',

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from slca_jax.arrays import NONE, SUMMARY, TOOL, Rewards, Segments
-from slca_jax.ops.advantages import group_sum, presence
+from slca_jax.ops.advantages import group_relative, group_sum, presence, route_segments
 from slca_jax.ops.estimators import segment_credits
 from slca_jax.ops.losses import importance_ratio, kl_k3, masked_mean
 from slca_jax.ops.segments import present
@@ -94,7 +94,8 @@ def group_metrics(rewards: Rewards, segments: Segments, rollout_BT: jax.Array) -
 
   A group is dead for a segment when all its rollouts' advantages there are 0: fewer than two are present, or all their
   rewards are equal. `conflict/*` is the share of rollouts present in both segments whose credits have opposite signs:
-  there a unified reward pushes one segment against its own evidence.
+  there a unified reward pushes one segment against its own evidence. `conflict/tool_tokens_turned` is the share of tool
+  tokens that the unified reward, normalised alone, pushes the other way than the tool reward does.
   """
   rollouts = rewards.group_R.shape[0]
   credits = dict(zip(NAMES, segment_credits(rewards, segments, rollout_BT), strict=True))
@@ -111,6 +112,10 @@ def group_metrics(rewards: Rewards, segments: Segments, rollout_BT: jax.Array) -
   both_R = here[TOOL] & here[SUMMARY]
   metrics['conflict/tool_down_summary_up'] = masked_mean((credits[TOOL] < 0) & (credits[SUMMARY] > 0), both_R)
   metrics['conflict/tool_up_summary_down'] = masked_mean((credits[TOOL] > 0) & (credits[SUMMARY] < 0), both_R)
+  total_R = group_relative(rewards.outcome_R, rewards.group_R)
+  turned_R = ((credits[TOOL] < 0) & (total_R > 0)) | ((credits[TOOL] > 0) & (total_R < 0))
+  turned_BT = route_segments(turned_R.astype(jnp.float32), jnp.zeros_like(total_R), rollout_BT, segments)
+  metrics['conflict/tool_tokens_turned'] = masked_mean(turned_BT, segments.segment_BT == TOOL)
   return metrics
 
 

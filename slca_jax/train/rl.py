@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from slca_jax.arrays import Experience
 from slca_jax.config import as_dict
 from slca_jax.data.folders import write_json
 from slca_jax.data.tasks import Order
@@ -25,7 +26,7 @@ from slca_jax.rollout.batching import assemble, to_share
 from slca_jax.rollout.collect import rarely_interrupted
 from slca_jax.rollout.shares import Share
 from slca_jax.rollout.stream import Position, Stream, Taken
-from slca_jax.train import endpoints, meeting, metrics, optimizer, policy, worlds
+from slca_jax.train import alarms, endpoints, meeting, metrics, optimizer, policy, probe, worlds
 from slca_jax.train.checkpoint import Checkpoints, record_of
 from slca_jax.train.dumps import dump, forget, sampled
 from slca_jax.train.evaluate import roll_greedily
@@ -98,11 +99,18 @@ class Learner:
     micro_rows = config.batching.micro_rows
     self.prepare = make_prepare(network, config.objective, estimator, micro_rows=micro_rows)
     self.update = make_update(network, config.objective, rule, micro_rows=micro_rows, shardings=shardings)
+    self.probe = probe.make_probe(network, config.objective, micro_rows=micro_rows)
     self.checkpoints = Checkpoints(folder / 'checkpoints', config.checkpoint)
     self.step, self.numbers, self.position = self._restore()
     if hosts.is_first():
       forget(folder / 'rollouts', after=self.step)
     self.writer = metrics.Writer(folder, resume_at=self.step + 1, silent=not hosts.is_first())
+    self.alarms = alarms.Alarms(
+      config.diagnostics,
+      alarms.Scale(config.prompts, config.prompts * config.group_size),
+      history=alarms.history(folder, config.diagnostics.window),
+      silent=not hosts.is_first(),
+    )
     self.watch = metrics.Stopwatch()
     self.endpoints = endpoints.connect(config)
     self.score = worlds.scorer(config, self.endpoints)
@@ -136,6 +144,7 @@ class Learner:
         await self._publish()
         score = await self._evaluate_if_due(numbers)
         self.numbers = numbers | self._speed(numbers) | await self._reported()
+        self.numbers |= self.alarms(self.step, self.numbers)
         self.writer.write(self.step, self.numbers)
         bar.advance(self.numbers)
         if self.checkpoints.due(self.step, self.steps):
@@ -219,13 +228,20 @@ class Learner:
       reference = self.reference and self.reference.fetch()
       experiences = jax.block_until_ready([self.prepare(self.state.params, reference, batch) for batch, _ in laid])
       del reference  # what lies with the host is on the devices for this alone
-    found = []
+    found, probed = [], self._probed(experiences[0])
     with self.watch('update'):
       for experience in experiences:
         self.state, numbers = self.update(self.state, experience)
         found.append(numbers)
       found = jax.device_get(found)
-    return over_updates(found) | over_updates([plan.numbers() for _, plan in laid])
+    return over_updates(found) | over_updates([plan.numbers() for _, plan in laid]) | probed
+
+  def _probed(self, experience: Experience) -> Numbers:
+    every = self.config.diagnostics.every
+    if not every or self.step % every:
+      return {}
+    with self.watch('diagnose'):
+      return probe.told(jax.device_get(self.probe(self.state.params, experience)))
 
   def _speed(self, numbers: Numbers) -> Numbers:
     """Seconds by phase, collecting being the time that the trainer waited, and the step's sampled tokens per second."""

@@ -9,6 +9,7 @@ from slca_jax.llm.settings import Endpoint
 from slca_jax.rewards.protocols import Scoring
 from slca_jax.rollout.settings import Decoding, Layout, Limits, LocalEngine, SGLangServers
 from slca_jax.train.device_settings import MeshShape, Model, Optimizer, Reference
+from slca_jax.train.diagnostic_settings import Diagnostics
 from slca_jax.train.surroundings import (
   JUDGE,
   CacheSettings,
@@ -138,6 +139,7 @@ class RLConfig:
     dump_every: steps between dumps of all rollouts as JSONL; 0 never dumps.
     referee: the second judge's endpoint, where a protocol asks one: solved or unsolved, or a plan's completeness.
     cache: answers of endpoints on disk.
+    diagnostics: what is measured beside, and from where on the run warns.
   """
 
   output: str = 'runs/rl'
@@ -164,6 +166,7 @@ class RLConfig:
   optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
   batching: Layout = dataclasses.field(default_factory=lambda: Layout(lengths=(8192, 16384, 24576)))
   checkpoint: Checkpointing = dataclasses.field(default_factory=Checkpointing)
+  diagnostics: Diagnostics = dataclasses.field(default_factory=Diagnostics)
 
   def __post_init__(self):
     _require_counts(self, 'steps', 'epochs', 'eval_every', 'dump_every')

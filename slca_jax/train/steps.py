@@ -89,13 +89,7 @@ def make_update(
       loss_BT = policy_loss(logp_BT, rows, objective)
       return losses.masked_mean(loss_BT, rows['learn_BT'], count), logp_BT
 
-    rows = batch_rows(experience.batch) | {
-      'learn_BT': learn_BT,
-      'advantage_BT': experience.advantage_BT,
-      'old_logp_BT': experience.old_logp_BT,
-      'ref_logp_BT': experience.ref_logp_BT,
-    }
-    total, gradients, logp_BT = accumulate(loss, state.params, rows, micro_rows)
+    total, gradients, logp_BT = accumulate(loss, state.params, learned_rows(experience), micro_rows)
     state, numbers = step(state, gradients, optimizer, useful=learn_BT.any())
     return state, numbers | {'loss': total} | describe(experience, logp_BT, objective)
 
@@ -194,6 +188,16 @@ def batch_rows(batch: TokenBatch) -> Rows:
   return {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch) if f.name.endswith('_BT')}
 
 
+def learned_rows(experience: Experience) -> Rows:
+  """The [B, T] arrays that an update reads; `learn_BT` says which tokens it learns."""
+  return batch_rows(experience.batch) | {
+    'learn_BT': experience.segments.segment_BT != NONE,
+    'advantage_BT': experience.advantage_BT,
+    'old_logp_BT': experience.old_logp_BT,
+    'ref_logp_BT': experience.ref_logp_BT,
+  }
+
+
 def rows_in_use(rows: Rows, micro_rows: int) -> jax.Array:
   """How many micro-batches hold any token: rows in use come first on every device."""
   return jnp.any(_stacked(rows['prompt_BT'], micro_rows) >= 0, axis=(0, 2, 3)).sum()
@@ -206,7 +210,7 @@ def map_rows(function: Callable[[Rows], jax.Array], rows: Rows, micro_rows: int)
     return function(rows)
 
   def body(i: jax.Array, out: jax.Array) -> jax.Array:
-    return _put(out, function(_micro(rows, i, micro_rows)), i)
+    return _put(out, function(micro_batch(rows, i, micro_rows)), i)
 
   empty = _stacked(jnp.zeros(shape, jnp.float32), micro_rows)
   return lax.fori_loop(0, rows_in_use(rows, micro_rows), body, empty).reshape(shape)
@@ -224,7 +228,7 @@ def accumulate(
 
   def body(i: jax.Array, carry: Any) -> Any:
     total, gradients, aux = carry
-    (more, aux_BT), piece = differentiate(params, _micro(rows, i, micro_rows))
+    (more, aux_BT), piece = differentiate(params, micro_batch(rows, i, micro_rows))
     return total + more, jax.tree.map(jnp.add, gradients, piece), _put(aux, aux_BT, i)
 
   # In float32 whatever the parameters are: a sum of many small pieces in bfloat16 loses them.
@@ -240,7 +244,9 @@ def _stacked(x_BT: jax.Array, micro_rows: int) -> jax.Array:
   return sharding.constrain_rows(x_BT.reshape(shards, -1, micro_rows // shards, x_BT.shape[1]))
 
 
-def _micro(rows: Rows, i: jax.Array, micro_rows: int) -> Rows:
+def micro_batch(rows: Rows, i: jax.Array | int, micro_rows: int) -> Rows:
+  """The rows of the i-th micro-batch, an equal part of them from each device's own."""
+
   def cut(x_BT: jax.Array) -> jax.Array:
     piece = lax.dynamic_index_in_dim(_stacked(x_BT, micro_rows), i, axis=1, keepdims=False)
     return sharding.constrain_rows(piece.reshape(micro_rows, -1))

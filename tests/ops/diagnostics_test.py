@@ -83,7 +83,7 @@ class GroupMetricsTest(chex.TestCase):
     rewards = Rewards(
       tool_R=np.array([0, 1, 1, 0, 7], np.float32),
       summary_R=np.array([1, 0, NAN, 1, 7], np.float32),
-      outcome_R=np.ones(5, np.float32),
+      outcome_R=np.array([2, 1, 1, 0, 7], np.float32),
       turn_RK=np.zeros((5, 0), np.float32),
       guarded_R=np.zeros(5, bool),
       group_R=np.array([0, 0, 1, 1, -1]),
@@ -97,6 +97,8 @@ class GroupMetricsTest(chex.TestCase):
       # Three rollouts have a segment and a reward on both sides, but the third's judge failed.
       'conflict/tool_down_summary_up': 0.5,
       'conflict/tool_up_summary_down': 0.5,
+      # Four rollouts have a tool token; the outcome turns those of group 0, no tool reward moves the others.
+      'conflict/tool_tokens_turned': 0.5,
     }
     assert metrics.keys() == want.keys()
     for name, value in want.items():

@@ -27,6 +27,7 @@ from slca_jax.quickstart.world import MARKET, make_task
 from slca_jax.rollout.settings import Layout, Limits, LocalEngine
 from slca_jax.train import rl, worlds
 from slca_jax.train import settings as s
+from slca_jax.train.diagnostic_settings import Diagnostics
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -83,6 +84,7 @@ def config(folder, output, **changes):
     'optimizer': s.Optimizer(learning_rate=1e-2),
     'batching': Layout((256,), 4),
     'checkpoint': s.Checkpointing(every=1, keep=2),
+    'diagnostics': Diagnostics(every=2),
   }
   return s.RLConfig(**{**values, **changes})
 
@@ -153,6 +155,13 @@ def lines_so_far(path):
     except ValueError:
       break
   return out
+
+
+def test_gradients_of_the_segments_are_measured_every_other_step_and_alarms_at_all(unbroken):
+  numbers, _, _ = unbroken
+  assert [line['step'] for line in numbers if 'gradient/tool_norm' in line] == [1, 3, 5]
+  assert [line['step'] for line in numbers if 'gradient/norm_std' in line] == [2, 3, 4, 5]
+  assert all('alarms/kl' in line and 'alarms/dead_tool_groups' in line for line in numbers)
 
 
 def test_finished_run_that_is_asked_again_keeps_its_result(folder):
