@@ -149,7 +149,7 @@ app.run(main)
   )
   environment = {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': '', 'JAX_NUM_CPU_DEVICES': '2', 'PORT': str(free_port())}
   code, lines = outcome('launch/local_pod.sh', '2', sys.executable, program, **environment)
-  assert (code, lines[-1]) == (0, '2 4 3')  # after what gloo has to say
+  assert code == 0 and '2 4 3' in lines  # among what gloo has to say
 
 
 def dry(*arguments, **environment):
