@@ -4,7 +4,8 @@ python launch/evaluate.py --config=configs/evaluate.py --config.model.path=runs/
   --config.tasks=heldout.jsonl --config.output=runs/evaluate_slca
 
 `configs/evaluate.py:sampled` also draws 8 rollouts of each task for pass@k and pass^k; `configs/evaluate.py:ksweep`
-takes the files of `launch/ksweep.py`: --config.tasks=data/ksweep/hard_k0.jsonl,data/ksweep/hard_k10.jsonl,… Other
+takes the files of `launch/ksweep.py`: --config.tasks=data/ksweep/hard_k0.jsonl,data/ksweep/hard_k10.jsonl,…
+`configs/evaluate.py:bfcl` asks the Berkeley Function Calling Leaderboard (docs/evaluation.md). Other
 settings are those of `configs/rl.py`: --config.rollout.engine=sglang --config.rollout.urls=http://HOST:30001,
 --config.environment.backend=simulated, --config.judge.kind=llm.
 
@@ -18,9 +19,10 @@ from slca_jax.evals.settings import EvaluateConfig
 
 def get_config(kind: str = ''):
   """Greedy rollouts within the limits of training; with samples, or in the longer context of a K-sweep."""
-  if kind not in ('', 'sampled', 'ksweep'):
-    raise ValueError(f'{kind!r} is no evaluation; configs/evaluate.py:KIND takes sampled or ksweep')
+  if kind not in ('', 'sampled', 'ksweep', 'bfcl'):
+    raise ValueError(f'{kind!r} is no evaluation; configs/evaluate.py:KIND takes sampled, ksweep or bfcl')
   config = defaults(EvaluateConfig)
+  config.benchmark = kind if kind == 'bfcl' else ''
   config.greedy = True
   config.samples = 8 if kind == 'sampled' else 0
   config.rollout.limits.turns = 10

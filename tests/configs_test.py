@@ -58,6 +58,7 @@ def test_ablation_without_sgls_is_slca_in_an_unguided_simulated_world():
     ('smollm2', 'rl', RLConfig),
     ('evaluate', None, EvaluateConfig),
     ('evaluate', 'sampled', EvaluateConfig),
+    ('evaluate', 'bfcl', EvaluateConfig),
     ('evaluate', 'ksweep', EvaluateConfig),
   ],
 )

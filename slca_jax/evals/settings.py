@@ -3,9 +3,10 @@
 import dataclasses
 import pathlib
 import re
-from typing import Any
+from typing import Any, Literal
 
 from slca_jax.config import require
+from slca_jax.evals.benchmark_settings import BfclSettings
 from slca_jax.evals.statistics import Sampling
 from slca_jax.llm.settings import Endpoint
 from slca_jax.rewards.protocols import Scoring
@@ -31,6 +32,7 @@ class EvaluateConfig:
   """What is rolled out, scored and told of a policy.
 
   Attributes:
+    benchmark: '' for tasks of one's own, scored by the rewards of training; else one that brings its own.
     output: folder of rollouts, results, summary and tables; the same command again goes on there.
     tasks: JSONL files of tasks with commas between, each as FILE or NAME=FILE; the file's stem is its name else. Files
       named random_kN and hard_kN, as a K-sweep makes them, get a table over K.
@@ -43,6 +45,7 @@ class EvaluateConfig:
     intervals: how they are made.
   """
 
+  benchmark: Literal['', 'bfcl'] = ''
   output: str = 'runs/evaluate'
   seed: int = 0
   tasks: str = ''
@@ -61,6 +64,7 @@ class EvaluateConfig:
   referee: Endpoint = JUDGE
   cache: CacheSettings = dataclasses.field(default_factory=CacheSettings)
   intervals: Sampling = dataclasses.field(default_factory=Sampling)
+  bfcl: BfclSettings = dataclasses.field(default_factory=BfclSettings)
 
   def __post_init__(self):
     for name in ('limit', 'samples'):
@@ -123,5 +127,6 @@ def lasting(config: EvaluateConfig) -> dict[str, Any]:
   whole = dataclasses.asdict(config)
   for name in ('output', 'tasks', 'limit', 'greedy', 'samples', 'at_once', 'redo_failed', 'mesh', 'intervals', 'cache'):
     del whole[name]
+  del whole['benchmark'], whole['bfcl']
   del whole['rollout']['local'], whole['rollout']['max_staleness']
   return whole

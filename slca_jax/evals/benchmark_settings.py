@@ -1,0 +1,66 @@
+"""The settings of benchmarks that bring their own checkers. No JAX here: a mistake is refused at once."""
+
+import dataclasses
+from typing import Literal
+
+from slca_jax.config import nearest, require
+
+NON_LIVE = {4: ('simple_python', 'multiple', 'parallel', 'parallel_multiple')}
+NON_LIVE[3] = ('simple', *NON_LIVE[4][1:])
+LIVE = ('live_simple', 'live_multiple', 'live_parallel', 'live_parallel_multiple')
+IRRELEVANCE = ('irrelevance', 'live_irrelevance')
+RELEVANCE = ('live_relevance',)
+MULTI_TURN = ('multi_turn_base', 'multi_turn_miss_func', 'multi_turn_miss_param', 'multi_turn_long_context')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BfclSettings:
+  """How a policy is asked by the Berkeley Function Calling Leaderboard.
+
+  Attributes:
+    python: an interpreter with bfcl-eval or nvidia-bfcl and mpmath; '' is this one.
+    version: 4 takes the data and checkers of bfcl-eval, 3 those of nvidia-bfcl.
+    categories: names of categories, or of the groups non_live, live, irrelevance, relevance, single_turn, multi_turn
+      and all, with commas between. Java and JavaScript are left out.
+    prompt: 'official' writes the prompts of BFCL's Qwen handler, whatever the model's template is; 'template' uses the
+      model's own, as in training.
+    steps: most steps of calls between two user turns; a conversation with more is given up, as BFCL does.
+    turn_tokens: most tokens of one answer.
+  """
+
+  python: str = ''
+  version: Literal[3, 4] = 4
+  categories: str = 'single_turn'
+  prompt: Literal['official', 'template'] = 'official'
+  steps: int = 20
+  turn_tokens: int = 4096
+
+  def __post_init__(self):
+    for name in ('steps', 'turn_tokens'):
+      require(getattr(self, name) > 0, f'{name} is {getattr(self, name)}; it counts and must be positive')
+    _ = self.chosen
+
+  @property
+  def groups(self) -> dict[str, tuple[str, ...]]:
+    """The categories by the groups that the leaderboard reports."""
+    return {
+      'non_live': NON_LIVE[self.version],
+      'live': LIVE,
+      'irrelevance': IRRELEVANCE,
+      'relevance': RELEVANCE,
+      'multi_turn': MULTI_TURN,
+    }
+
+  @property
+  def chosen(self) -> tuple[str, ...]:
+    """The categories that are asked for, each once, in the leaderboard's order."""
+    groups = self.groups
+    every = [category for group in groups.values() for category in group]
+    known = {category: (category,) for category in every} | groups
+    known |= {'all': tuple(every), 'single_turn': tuple(every[: -len(MULTI_TURN)])}
+    named = [name for name in map(str.strip, self.categories.split(',')) if name]
+    for name in named:
+      require(name in known, f'categories names {name!r}; {nearest(name, list(known))}')
+    require(bool(named), 'categories is empty; single_turn and multi_turn are groups of them, all takes both')
+    wanted = {category for name in named for category in known[name]}
+    return tuple(category for category in every if category in wanted)
