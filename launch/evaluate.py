@@ -37,12 +37,22 @@ def main(arguments: list[str]) -> None:
     elif _AVERAGE.value:
       print(tables.markdown(summary.average([pathlib.Path(folder) for folder in _AVERAGE.value])), end='')
     else:
-      from slca_jax.evals import in_domain
-
-      in_domain.evaluate(config)
+      run(config)
       print((pathlib.Path(config.output) / 'table.md').read_text('utf-8'), end='')
   except Refused as error:
     sys.exit(f'{type(error).__name__}: {error}')
+
+
+def run(config: EvaluateConfig) -> None:
+  """Evaluates on tasks of one's own or on a benchmark; what each needs is imported with it."""
+  if config.benchmark == 'bfcl':
+    from slca_jax.evals import bfcl_run
+
+    bfcl_run.evaluate(config)
+  else:
+    from slca_jax.evals import in_domain
+
+    in_domain.evaluate(config)
 
 
 if __name__ == '__main__':
