@@ -260,20 +260,19 @@ class _Softmax(NamedTuple):
 
 def _over(segments: Segments, q_BKMH, seen_BM, rows: Callable, state: _Softmax | None = None) -> _Softmax:
   """The softmax after the first `seen` positions of each query's row; `rows` takes the rows of B out of a segment."""
-  if state is None:
-    zeros_BKM = jnp.zeros(q_BKMH.shape[:-1], jnp.float32)
-    state = _Softmax(zeros_BKM + _LOWEST, zeros_BKM, jnp.zeros(q_BKMH.shape, jnp.float32))
+  zeros_BKM = jnp.zeros(q_BKMH.shape[:-1], jnp.float32)
+  so_far = state or _Softmax(zeros_BKM + _LOWEST, zeros_BKM, jnp.zeros(q_BKMH.shape, jnp.float32))
   farthest = jnp.max(seen_BM)
   for (start, size), k_XKHW, v_XKWH in zip(segments.starts(), segments.k_XKHW, segments.v_XKWH, strict=True):
 
-    def visit(state, k_XKHW=k_XKHW, v_XKWH=v_XKWH, start=start, size=size):
+    def visit(so_far, k_XKHW=k_XKHW, v_XKWH=v_XKWH, start=start, size=size):
       k_BKHW, v_BKWH = rows(k_XKHW).astype(q_BKMH.dtype), rows(v_XKWH).astype(q_BKMH.dtype)
       visible_BMW = start + jnp.arange(size) < seen_BM[..., None]
       scores_BKMW = _dot('BKMH,BKHW->BKMW', q_BKMH, k_BKHW) * q_BKMH.shape[-1] ** -0.5
-      return _accumulate(state, jnp.where(visible_BMW[:, None], scores_BKMW, _MASKED), v_BKWH)
+      return _accumulate(so_far, jnp.where(visible_BMW[:, None], scores_BKMW, _MASKED), v_BKWH)
 
-    state = jax.lax.cond(farthest > start, visit, lambda state: state, state)
-  return state
+    so_far = jax.lax.cond(farthest > start, visit, lambda so_far: so_far, so_far)
+  return so_far
 
 
 def _accumulate(so_far: _Softmax, scores_BKMW, v_BKWH) -> _Softmax:

@@ -5,6 +5,7 @@ that a scan takes out of the stack costs more than the layer, so its layers are 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +36,8 @@ def take_apart(model: Transformer) -> Layers:
   return Layers(copy(model.embed[...]), blocks, copy(model.ln_final[...]), copy(model.unembedding().T))
 
 
-def layer_shardings(model: Transformer, mesh: Mesh) -> Layers:
-  """Where the weights of `take_apart` lie: as the model's do, less the axis of layers."""
+def layer_shardings(model: Transformer, mesh: Mesh) -> Any:
+  """Where the weights of `take_apart` lie, as `Layers` of shardings: as the model's do, less the axis of layers."""
 
   def after(array, *axes):
     spec = array.sharding.spec if isinstance(array.sharding, NamedSharding) else ()
@@ -49,7 +50,9 @@ def layer_shardings(model: Transformer, mesh: Mesh) -> Layers:
   vocab_axis = unembed.spec[1]
   if vocab_axis and model.config.vocab % mesh.shape[vocab_axis]:
     unembed = NamedSharding(mesh, PartitionSpec(unembed.spec[0], None))
-  return Layers(after(model.embed[...], 0, 1), (stack,) * model.config.layers, after(model.ln_final[...], 0), unembed)
+  blocks = (stack,) * model.config.layers
+  places: Any = after(model.embed[...], 0, 1), blocks, after(model.ln_final[...], 0), unembed
+  return Layers(*places)
 
 
 def extend(

@@ -10,8 +10,6 @@ environments step while the device computes; between two calls the table of slot
 import asyncio
 import collections
 import concurrent.futures
-import contextlib
-import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,34 +19,14 @@ from flax import nnx
 
 from slca_jax.config import require
 from slca_jax.errors import SamplerError
+from slca_jax.nn.cache import KVCache
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.nn.layers import Layers
-from slca_jax.rollout import decoding
+from slca_jax.rollout import decoding, drawing
+from slca_jax.rollout.flights import Flight, Request, landed
 from slca_jax.rollout.sampler import Finish, Sample
 from slca_jax.rollout.settings import LocalEngine
 from slca_jax.rollout.slots import Slots, Step
-
-
-@dataclasses.dataclass(eq=False)
-class _Request:
-  ids: np.ndarray
-  session: str
-  budget: int
-  sampling: dict[str, Any]
-  answer: asyncio.Future
-  slot: int | None = None
-  dropped: bool = False
-
-
-@dataclasses.dataclass(eq=False)
-class _Flight:
-  """One device call: its orders (a prefill step, or a decode block's arrays) and where its result will be."""
-
-  orders: Step | tuple[np.ndarray, np.ndarray]
-  layers: Layers
-  version: int
-  hasten: bool
-  landing: concurrent.futures.Future = dataclasses.field(default_factory=concurrent.futures.Future)
 
 
 class LocalSampler:
@@ -79,7 +57,8 @@ class LocalSampler:
     self.concurrency = options.slots
     self._config, self._options, self._version = config, options, version
     self._programs = decoding.Programs(graph, params, config, options)
-    self._layers, self._cache = self._programs.adopt(params), None
+    self._layers: Layers = self._programs.adopt(params)
+    self._cache: KVCache | None = None
     self._slots = Slots(
       options.slots,
       options.context,
@@ -89,14 +68,14 @@ class LocalSampler:
       turn_chunk=options.turn_chunk,
       shards=self._programs.shards,
     )
-    self._control_SX = np.zeros((options.slots, decoding.STOPS + options.stop_ids), np.int32)
+    self._control_SX = np.zeros((options.slots, drawing.STOPS + options.stop_ids), np.int32)
     self._logp_SX = np.zeros((options.slots, options.context), np.float32)
     self._version_SX = np.zeros((options.slots, options.context), np.int64)
     self._start_S, self._end_S = np.zeros((2, options.slots), np.int64)
-    self._waiting: collections.deque[_Request] = collections.deque()
-    self._running: dict[int, _Request] = {}  # by slot, in order of arrival
+    self._waiting: collections.deque[Request] = collections.deque()
+    self._running: dict[int, Request] = {}  # by slot, in order of arrival
     self._stale = self._closed = False
-    self._flight: _Flight | None = None
+    self._flight: Flight | None = None
     self._driver: asyncio.Task | None = None
     self._worker = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix='slca_jax-engine')
 
@@ -117,7 +96,7 @@ class LocalSampler:
     if budget == 0:
       return Sample((), (), 'length', ())
     sampling = {'seed': seed, 'temperature': temperature, 'top_p': top_p, 'stop': tuple(stop)}
-    request = _Request(ids_X, session, budget, sampling, asyncio.get_running_loop().create_future())
+    request = Request(ids_X, session, budget, sampling, asyncio.get_running_loop().create_future())
     self._wake()
     self._waiting.append(request)
     try:
@@ -168,7 +147,8 @@ class LocalSampler:
     self._fail(SamplerError('the engine was closed'))
     await asyncio.get_running_loop().run_in_executor(self._worker, lambda: None)
     self._worker.shutdown()
-    self._layers, self._cache, self._flight = None, None, None
+    self._cache = self._flight = None
+    del self._layers
 
   def compilations(self) -> dict[str, int]:
     """How many variants of each device program were compiled."""
@@ -215,7 +195,7 @@ class LocalSampler:
         flight = self._flight or self._launch()
         if flight is None:
           return
-        await _landed(flight.landing)
+        await landed(flight.landing)
         self._flight = None
         self._land(flight)
       except Exception as error:
@@ -229,14 +209,14 @@ class LocalSampler:
     self._flight = flight
     return flight
 
-  def _plan(self) -> _Flight | None:
+  def _plan(self) -> Flight | None:
     self._sweep()
     self._admit()
     if not self._running:
       return None
     step = self._slots.step(list(self._running), rows=self._options.prefill_rows)
     orders = step or self._orders()
-    return _Flight(orders, self._layers, self._version, hasten=self._options.hasten and bool(self._waiting))
+    return Flight(orders, self._layers, self._version, hasten=self._options.hasten and bool(self._waiting))
 
   def _sweep(self):
     if self._stale:
@@ -254,12 +234,13 @@ class LocalSampler:
       if slot is None:
         self._waiting.append(request)
         continue
-      own = self._slots.shared_S[slot] + (self._options.own or self._options.context)
-      self._start_S[slot], self._end_S[slot] = len(request.ids), min(len(request.ids) + request.budget, own)
+      # The last id of a sample is never looked at, so it needs no place.
+      room = self._slots.shared_S[slot] + (self._options.own or self._options.context) + 1
+      self._start_S[slot], self._end_S[slot] = len(request.ids), min(len(request.ids) + request.budget, room)
       if self._end_S[slot] <= self._start_S[slot]:
         self._finish(request, 'length')
         continue
-      decoding.pack_sampling(self._control_SX[slot], **request.sampling)
+      drawing.pack_sampling(self._control_SX[slot], **request.sampling)
       request.slot, self._running[slot] = slot, request
 
   def _seated(self, request):
@@ -277,16 +258,16 @@ class LocalSampler:
     """The control array of a decode block over all running requests, and who sits where."""
     length_S, running = self._slots.length_S, list(self._running)
     control_SX = self._control_SX.copy()
-    control_SX[:, decoding.TOKEN] = self._slots.ids_SX[np.arange(len(length_S)), np.maximum(length_S - 1, 0)]
-    control_SX[:, decoding.POSITION] = length_S - 1
-    control_SX[:, decoding.INDEX] = length_S - self._start_S
-    control_SX[:, decoding.LEFT] = 0
-    control_SX[running, decoding.LEFT] = (self._end_S - length_S)[running]
-    control_SX[:, decoding.SHARED] = self._slots.shared_S
-    control_SX[:, decoding.PLACE], slot_PR = self._slots.places()
+    control_SX[:, drawing.TOKEN] = self._slots.ids_SX[np.arange(len(length_S)), np.maximum(length_S - 1, 0)]
+    control_SX[:, drawing.POSITION] = length_S - 1
+    control_SX[:, drawing.INDEX] = length_S - self._start_S
+    control_SX[:, drawing.LEFT] = 0
+    control_SX[running, drawing.LEFT] = (self._end_S - length_S)[running]
+    control_SX[:, drawing.SHARED] = self._slots.shared_S
+    control_SX[:, drawing.PLACE], slot_PR = self._slots.places()
     return control_SX, slot_PR
 
-  def _land(self, flight: _Flight) -> None:
+  def _land(self, flight: Flight) -> None:
     """Enters what a decode block sampled, and answers the requests that are done."""
     packed_SM2 = flight.landing.result()
     if packed_SM2 is None:
@@ -345,22 +326,10 @@ class LocalSampler:
 
   # What follows runs in the worker thread.
 
-  def _fly(self, flight: _Flight) -> np.ndarray | None:
+  def _fly(self, flight: Flight) -> np.ndarray | None:
     programs, cache = self._programs, self._cache or self._programs.empty_cache()
     if isinstance(flight.orders, Step):
       self._cache = programs.fill(flight.layers, cache, *flight.orders)
       return None
     self._cache, packed_SM2 = programs.decode(flight.layers, cache, *flight.orders, flight.hasten)
     return packed_SM2
-
-
-async def _landed(landing: concurrent.futures.Future) -> None:
-  """Returns once the worker is done. Giving up the wait, or the end of the loop, leaves the worker's call alone."""
-  loop, done = asyncio.get_running_loop(), asyncio.Event()
-
-  def tell(_):
-    with contextlib.suppress(RuntimeError):  # the loop is closed
-      loop.call_soon_threadsafe(done.set)
-
-  landing.add_done_callback(tell)
-  await done.wait()

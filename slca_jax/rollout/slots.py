@@ -150,7 +150,7 @@ class Slots:
 
   def unfilled(self, slot: int) -> bool:
     """Whether ids before the slot's last one still lack keys and values."""
-    return self._stem_lacks(slot) or self.own_S[slot] < self.length_S[slot] - 1 - self.shared_S[slot]
+    return bool(self._stem_lacks(slot) or self.own_S[slot] < self.length_S[slot] - 1 - self.shared_S[slot])
 
   def _stem_lacks(self, slot):
     return self.stem_S[slot] != NONE and self._held_P[self.stem_S[slot]] < self.shared_S[slot]

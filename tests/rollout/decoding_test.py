@@ -6,16 +6,16 @@ import pytest
 from absl.testing import parameterized
 
 from slca_jax.nn.cache import LayerCache, Segments
-from slca_jax.rollout import decoding
-from slca_jax.rollout.decoding import Control
+from slca_jax.rollout import decoding, drawing
+from slca_jax.rollout.drawing import Control
 
 PROBS = np.array([0.5, 0.2, 0.15, 0.1, 0.05], np.float32)
 
 
 def control(slots, *, seed=0, temperature=1.0, top_p=1.0, stop=()):
-  control_SX = np.zeros((slots, decoding.STOPS + 3), np.int32)
+  control_SX = np.zeros((slots, drawing.STOPS + 3), np.int32)
   for row_X in control_SX:
-    decoding.pack_sampling(row_X, seed=seed, temperature=temperature, top_p=top_p, stop=stop)
+    drawing.pack_sampling(row_X, seed=seed, temperature=temperature, top_p=top_p, stop=stop)
   return control_SX
 
 
@@ -25,20 +25,20 @@ class NucleusTest(chex.TestCase):
   def test_it_is_the_smallest_set_that_reaches_the_mass(self, top_p, size):
     order = np.array([3, 0, 4, 1, 2])
     logits_SV = jnp.log(PROBS)[order][None] + 7
-    kept_SV = self.variant(decoding.nucleus)(logits_SV, jnp.array([top_p]))
+    kept_SV = self.variant(drawing.nucleus)(logits_SV, jnp.array([top_p]))
     np.testing.assert_array_equal(np.isfinite(kept_SV)[0], order < size)
     np.testing.assert_array_equal(kept_SV[0, order < size], logits_SV[0, order < size])
 
 
 def test_ties_with_the_last_of_the_nucleus_stay():
-  kept_SV = decoding.nucleus(jnp.array([[1.0, 3.0, 1.0, 1.0]]), jnp.array([0.8]))
+  kept_SV = drawing.nucleus(jnp.array([[1.0, 3.0, 1.0, 1.0]]), jnp.array([0.8]))
   assert np.isfinite(kept_SV).all()
 
 
 def draws(count, **changes):
   packed = Control.unpack(jnp.asarray(control(count, **changes)))
   logits_SV = jnp.broadcast_to(jnp.log(PROBS), (count, 5))
-  return decoding.sample(logits_SV, packed, jnp.arange(count), jnp.ones(count, bool))
+  return drawing.sample(logits_SV, packed, jnp.arange(count), jnp.ones(count, bool))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_logprobs_are_those_of_the_whole_distribution_also_under_top_p():
 def test_logits_that_are_no_numbers_give_no_logprob():
   packed = Control.unpack(jnp.asarray(control(3)))
   logits_SV = jnp.zeros((3, 5)).at[0, 2].set(jnp.nan).at[1, 2].set(jnp.inf)
-  _, logp_S = decoding.sample(logits_SV, packed, jnp.arange(3), jnp.ones(3, bool))
+  _, logp_S = drawing.sample(logits_SV, packed, jnp.arange(3), jnp.ones(3, bool))
   np.testing.assert_array_equal(np.isfinite(logp_S), [False, False, True])
 
 

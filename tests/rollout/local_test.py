@@ -12,7 +12,7 @@ from slca_jax.errors import ConfigError, SamplerError
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.nn.sharding import make_mesh, named_shardings
 from slca_jax.nn.transformer import Transformer
-from slca_jax.rollout import decoding
+from slca_jax.rollout import drawing
 from slca_jax.rollout.local import LocalSampler
 from slca_jax.rollout.settings import LocalEngine
 
@@ -160,6 +160,27 @@ def test_bits_do_not_depend_on_the_number_of_slots_in_use():
     assert run(lambda sampler, i=i: ask(sampler, seed=i)) == [samples[i]]
 
 
+def test_siblings_read_one_prompt_and_have_the_trainers_logprobs():
+  async def group(sampler):
+    samples = await asyncio.gather(*[ask(sampler, session=str(i), seed=i, max_tokens=9) for i in range(6)])
+    ids = [PROMPT + sample.tokens + (3, 4) for sample in samples]
+    second = [ask(sampler, ids[i], session=str(i), seed=i, max_tokens=9) for i in range(6)]
+    assert set(sampler._slots.stem_S) == {0}
+    return ids, samples, await asyncio.gather(*second)
+
+  [(ids, first, second)] = run(group, prompts=2, siblings=6, own=24)
+  assert len({sample.tokens for sample in first}) == 6
+  for i in range(6):
+    expected = trainer_logp(ids[i] + second[i].tokens)
+    np.testing.assert_allclose(first[i].logprobs, expected[20:29], atol=1e-5)
+    np.testing.assert_allclose(second[i].logprobs, expected[31:], atol=1e-5)
+
+
+def test_a_session_ends_where_its_own_part_is_full():
+  [sample] = run(lambda sampler: ask(sampler, max_tokens=40), prompts=2, siblings=6, own=24)
+  assert (len(sample.tokens), sample.finish) == (24, 'length')
+
+
 def test_a_request_repeats_and_its_seed_counts():
   first, again, other, wide = run(
     lambda sampler: ask(sampler, session='a', seed=3),
@@ -241,9 +262,9 @@ def test_a_session_beyond_the_slots_waits_for_a_release():
 def test_a_hastened_block_ends_with_its_first_finished_request(hasten, count):
   sampler = compiled()
   control_SX = np.zeros_like(sampler._control_SX)
-  control_SX[:, decoding.STOPS :] = -1
-  control_SX[:2, decoding.LEFT] = 1, 9
-  control_SX[:, decoding.PLACE], slot_PR = sampler._slots.places()
+  control_SX[:, drawing.STOPS :] = -1
+  control_SX[:2, drawing.LEFT] = 1, 9
+  control_SX[:, drawing.PLACE], slot_PR = sampler._slots.places()
   cache = sampler._programs.empty_cache()
   _, packed_SM2 = sampler._programs.decode(sampler._layers, cache, control_SX, slot_PR, hasten)
   assert (packed_SM2[:, :, 0] >= 0).sum(1).tolist() == count
