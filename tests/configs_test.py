@@ -132,7 +132,9 @@ def test_every_estimator_has_a_config_and_its_options_stand_at_their_defaults():
   assert {estimator for estimator, _, _ in methods.values()} == set(ESTIMATORS)
   for name, (estimator, options, _) in methods.items():
     parameters = inspect.signature(ESTIMATORS[estimator]).parameters
-    assert name in ('summary_to_tool', 'tool_to_summary') or options == {o: parameters[o].default for o in options}
+    assert name in ('summary_to_tool', 'tool_to_summary', 'both_open') or options == {
+      o: parameters[o].default for o in options
+    }
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from slca_jax.evals.results import Results
 from slca_jax.evals.settings import GREEDY, EvaluateConfig, as_run, lasting, named_files
 from slca_jax.evals.summary import Summary, summarise, write_summary
 from slca_jax.rollout.collect import Rollouts, Scorer, rarely_interrupted, run
+from slca_jax.rollout.two_stage import TwoStageSampler
 from slca_jax.train import endpoints, policy, worlds
 from slca_jax.train.run import hush, remember
 
@@ -51,11 +52,16 @@ def evaluate(config: EvaluateConfig) -> list[Summary]:
   files, settings, folder = named_files(config.tasks), as_run(config), pathlib.Path(config.output)
   worlds.check_method(settings.method, settings.scoring, has_referee=bool(settings.referee.model))
   policy.check(config.model)
+  if config.summariser.path:
+    policy.check(config.summariser)
   tasks = {name: read_tasks(path)[: config.limit or None] for name, path in files.items()}
   for name, path in files.items():
     require(bool(tasks[name]), f'{path} holds no task')
   with claimed(folder):
-    remember(folder, lasting(config) | {'weights': weights_mark(policy.resolve(config.model.path))})
+    marks = {'weights': weights_mark(policy.resolve(config.model.path))}
+    if config.summariser.path:
+      marks['summariser_weights'] = weights_mark(policy.resolve(config.summariser.path))
+    remember(folder, lasting(config) | marks)
     results.remember_tasks(folder, files)
     with _opened(config, folder, tasks) as works:
       if any(work.missing for work in works):
@@ -101,12 +107,31 @@ async def _roll_out(config: EvaluateConfig, loaded: policy.Loaded, works: Sequen
   greedy = dataclasses.replace(world.decoding, temperature=0.0, top_p=1.0)
   try:
     await world.sampler.publish(loaded.params, 0)
+    if config.summariser.path:
+      world = dataclasses.replace(world, sampler=await _two_stages(config, world))
     for work in works:
       decoding = greedy if work.mode == GREEDY else world.decoding
       await _do(work, dataclasses.replace(world, decoding=decoding), score, config)
   finally:
     await world.sampler.close()
     await asked.close()
+
+
+async def _two_stages(config: EvaluateConfig, world: Rollouts) -> TwoStageSampler:
+  """The world's engine with a summariser's behind it.
+
+  Raises:
+    ConfigError: the two models do not share their template.
+  """
+  summariser, settings = policy.load(config.summariser, config.mesh), as_run(config)
+  require(
+    summariser.template.stop_ids == world.template.stop_ids
+    and summariser.template.vocab_size == world.template.vocab_size,
+    f'summariser.path is {config.summariser.path!r}; its tokenizer is not that of {config.model.path!r}',
+  )
+  engine = worlds.sampler(settings, summariser, summariser.params, purpose='summarise')
+  await engine.publish(summariser.params, 0)
+  return TwoStageSampler(world.sampler, engine, world.template, reading=world.decoding.reading)
 
 
 async def _do(work: Work, world: Rollouts, score: Scorer, config: EvaluateConfig) -> None:

@@ -42,6 +42,7 @@ class EvaluateConfig:
     at_once: tasks that are begun at a time, several per place in the engine; each is on disk once all its rollouts end.
     redo_failed: make rollouts again that failed for an engine, a world or a prompt that was too long.
     protocol: whose rewards fill the tool and the outcome channel; the parts of the process score are always told.
+    summariser: a model that answers where `model` has planned, RLTR's second stage; without a path `model` answers.
     intervals: how they are made.
   """
 
@@ -56,6 +57,7 @@ class EvaluateConfig:
   redo_failed: bool = False
   protocol: str = 'slca'
   model: Model = dataclasses.field(default_factory=Model)
+  summariser: Model = dataclasses.field(default_factory=Model)
   mesh: MeshShape = dataclasses.field(default_factory=MeshShape)
   environment: EnvironmentSettings = dataclasses.field(default_factory=EnvironmentSettings)
   rollout: RolloutSettings = dataclasses.field(default_factory=RolloutSettings)
@@ -79,6 +81,10 @@ class EvaluateConfig:
       not self.judge.noise and not self.judge.bias,
       f'judge.noise is {self.judge.noise} and judge.bias {self.judge.bias}; those are for training, scores are told by '
       'the judge as it is',
+    )
+    require(
+      not self.summariser.path or (self.rollout.engine == 'local' and not self.benchmark),
+      f'summariser.path is {self.summariser.path!r}; two stages need rollout.engine=local and tasks of your own',
     )
     as_run(self)
 

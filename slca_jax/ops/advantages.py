@@ -20,6 +20,7 @@ def group_relative(
   *,
   ddof: int = 1,
   eps: float = 1e-6,
+  scaled: bool = True,
 ) -> jax.Array:
   """Each reward relative to the present rollouts of its group, as a float32 z-score; never NaN, never infinite.
 
@@ -32,6 +33,7 @@ def group_relative(
     present_R: bool, the rollout takes part; all do where it is None.
     ddof: std divides by |I| − ddof: 1 is the sample deviation, 0 the population's.
     eps: ε, in units of the reward.
+    scaled: divide by the deviation; the difference to the mean is left as it is otherwise.
 
   SLCA-GRPO (arXiv:2609.29050), eqs. 17-20.
   """
@@ -50,6 +52,8 @@ def group_relative(
   spread_R = jnp.where(alive_R, spread_R, 1)
   unit_R = jnp.where(alive_R, (reward_R - high_R) / spread_R, 0)
   off_R = jnp.where(alive_R, unit_R - group_sum(unit_R, group_R) / jnp.maximum(count_R, 1), 0)
+  if not scaled:
+    return off_R * spread_R
   std_R = jnp.sqrt(group_sum(off_R**2, group_R) / jnp.maximum(count_R - ddof, 1))
   return jnp.where(alive_R, off_R / (jnp.where(alive_R, std_R, 1) + eps / spread_R), 0)
 

@@ -68,17 +68,19 @@ def toolpo(
   rollout_BT: jax.Array,
   *,
   local_weight: float = 1.0,
+  scaled: float = 1.0,
   ddof: int = 1,
   eps: float = 1e-6,
 ) -> jax.Array:
   """Advantages of the outcome for every token, and of the action reward for tool tokens on top.
 
-  Â[t] = Â_global + λ Â_local on tool tokens, Â_global on summaries; global is `outcome_R`, local is `tool_R`.
+  Â[t] = Â_global + λ Â_local on tool tokens, Â_global on summaries; global is `outcome_R`, local is `tool_R`. With
+  `scaled` = 0 each is the difference to its group's mean, not divided by the deviation, as ToolPO's authors have it.
 
   SLCA-GRPO (arXiv:2609.29050), C.4 and eq. 28.
   """
-  outcome_R = group_relative(rewards.outcome_R, rewards.group_R, ddof=ddof, eps=eps)
-  action_R, _ = segment_credits(rewards, segments, rollout_BT, ddof=ddof, eps=eps)
+  outcome_R = group_relative(rewards.outcome_R, rewards.group_R, ddof=ddof, eps=eps, scaled=bool(scaled))
+  action_R, _ = segment_credits(rewards, segments, rollout_BT, ddof=ddof, eps=eps, scaled=bool(scaled))
   return route_segments(outcome_R + local_weight * action_R, outcome_R, rollout_BT, segments)
 
 
@@ -281,7 +283,13 @@ ESTIMATORS: dict[str, Callable[..., jax.Array]] = {
 
 
 def segment_credits(
-  rewards: Rewards, segments: Segments, rollout_BT: jax.Array, *, ddof: int = 1, eps: float = 1e-6
+  rewards: Rewards,
+  segments: Segments,
+  rollout_BT: jax.Array,
+  *,
+  ddof: int = 1,
+  eps: float = 1e-6,
+  scaled: bool = True,
 ) -> tuple[jax.Array, jax.Array]:
   """Â_tool and Â_sum of each rollout, each relative to the rollouts of its group that have the segment; float32[R].
 
@@ -290,8 +298,8 @@ def segment_credits(
   rollouts = rewards.group_R.shape[0]
   has_tool_R = present(segments, rollout_BT, TOOL, rollouts)
   has_summary_R = present(segments, rollout_BT, SUMMARY, rollouts)
-  tool_R = group_relative(rewards.tool_R, rewards.group_R, has_tool_R, ddof=ddof, eps=eps)
-  summary_R = group_relative(rewards.summary_R, rewards.group_R, has_summary_R, ddof=ddof, eps=eps)
+  tool_R = group_relative(rewards.tool_R, rewards.group_R, has_tool_R, ddof=ddof, eps=eps, scaled=scaled)
+  summary_R = group_relative(rewards.summary_R, rewards.group_R, has_summary_R, ddof=ddof, eps=eps, scaled=scaled)
   return tool_R, summary_R
 
 

@@ -97,6 +97,18 @@ class RuleJudge:
     return verdict_of((math.floor(4 * share) - len(invented)) / 4, reason)
 
 
+class SolvedByRule:
+  """Says by rule whether the task was solved, 1 or 0: whether RuleJudge finds nothing to fault in the answer.
+
+  Which calls led to it does not matter, as with a model that judges outcomes.
+  """
+
+  async def rate(self, trajectory: Trajectory, *, seed: int = 0) -> Verdict:
+    """The verdict, 1 or 0; the seed does not matter."""
+    verdict = await RuleJudge().rate(trajectory)
+    return Verdict(float(verdict.score == 1.0), 'solved' if verdict.score == 1.0 else 'unsolved', verdict.reason)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class NoisyJudge:
   """Another judge's score plus zero-mean Gaussian noise, then one of five words again.

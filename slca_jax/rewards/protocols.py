@@ -30,6 +30,7 @@ class Scoring:
     success_at: bar of the process score for a success.
     outcome: what ToolPO's outcome is, the rule or a judge that says solved or unsolved.
     completeness: how RLTR's plan is rated, by the share of gold calls made or by a judge's mean over `samples`.
+    referee: who says solved or unsolved: the model at the run's `referee`, or a rule that needs no endpoint.
     samples: how often a judge rates completeness.
     repeat_penalty: RLTR's price of a repeated call.
     error_penalty: RLTR's price of a refused call.
@@ -44,6 +45,7 @@ class Scoring:
   success_at: float = 0.9
   outcome: Literal['rule', 'judge'] = 'rule'
   completeness: Literal['rule', 'judge'] = 'rule'
+  referee: Literal['endpoint', 'rule'] = 'endpoint'
   samples: int = 3
   repeat_penalty: float = 0.1
   error_penalty: float = 0.2
@@ -141,9 +143,10 @@ def check_protocol(protocol: str, options: Scoring, *, has_referee: bool) -> Non
 
 
 def needs_referee(protocol: str, options: Scoring) -> bool:
-  """Whether a protocol asks a second judge."""
-  needs = {'toolpo': options.outcome == 'judge', 'rltr': options.completeness == 'judge', 'execution': True}
-  return needs.get(protocol, False)
+  """Whether a protocol asks a second judge behind an endpoint."""
+  asked = options.referee == 'endpoint'
+  needs = {'toolpo': asked and options.outcome == 'judge', 'execution': asked}
+  return needs.get(protocol, protocol == 'rltr' and options.completeness == 'judge')
 
 
 async def by_process(seen: Seen, _: Referee) -> Channels:

@@ -27,7 +27,7 @@ from slca_jax.nn import hosts
 from slca_jax.nn.weights import named_tensors, save_hf
 from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.quickstart.world import MARKET
-from slca_jax.rewards.judge import BiasedJudge, Judge, NoisyJudge, RuleJudge
+from slca_jax.rewards.judge import BiasedJudge, Judge, NoisyJudge, RuleJudge, SolvedByRule
 from slca_jax.rewards.llm_judge import CompletenessJudge, LLMJudge, SolvedJudge
 from slca_jax.rewards.protocols import Scoring, check_protocol, score
 from slca_jax.rollout.collect import Rollouts
@@ -131,6 +131,8 @@ def judge(settings: JudgeSettings, endpoints: Endpoints = NO_ENDPOINTS) -> Judge
 
 def referee(config: RLConfig, endpoints: Endpoints) -> Judge | None:
   """The second judge, if the protocol asks one: of a plan's completeness, or whether the task was solved."""
+  if config.scoring.referee == 'rule' and protocol_of(config) != 'rltr':
+    return SolvedByRule()
   if endpoints.referee is None:
     return None
   kind = CompletenessJudge if protocol_of(config) == 'rltr' else SolvedJudge

@@ -7,7 +7,17 @@ import pytest
 
 from slca_jax.dialogue import Message, Observation, Parsed, Status, Task, ToolCall, Trajectory, Turn
 from slca_jax.errors import ConfigError, JudgeFailure
-from slca_jax.rewards.judge import BiasedJudge, NoisyJudge, RuleJudge, Verdict, read_verdict, spoken, states, verdict_of
+from slca_jax.rewards.judge import (
+  BiasedJudge,
+  NoisyJudge,
+  RuleJudge,
+  SolvedByRule,
+  Verdict,
+  read_verdict,
+  spoken,
+  states,
+  verdict_of,
+)
 
 
 def price(ticker):
@@ -192,3 +202,13 @@ def test_a_score_that_is_no_number_is_absent_however_the_judge_is_disturbed(scor
 def test_negative_noise_is_refused():
   with pytest.raises(ConfigError, match='negative'):
     NoisyJudge(Constant(1.0), -1.0)
+
+
+def test_a_task_is_solved_by_rule_where_every_fact_is_stated_and_none_invented():
+  said = ('AAPL is 189.5, MSFT is 402.', 'AAPL is 189.5.', 'AAPL is 189.5, MSFT is 402, IBM is 7.')
+  verdicts = [rate(rollout(answer, SEEN, task=FACTS), SolvedByRule()) for answer in said]
+  assert [(verdict.score, verdict.word) for verdict in verdicts] == [
+    (1.0, 'solved'),
+    (0.0, 'unsolved'),
+    (0.0, 'unsolved'),
+  ]

@@ -178,3 +178,10 @@ def test_scoring_is_built_from_a_config_and_checks_itself():
   for bad in ({'penalty': 0.5}, {'success_at': 0.0}, {'samples': 0}, {'judge_failure': 2.0}, {'outcome': 'vote'}):
     with pytest.raises(ConfigError):
       build(Scoring, bad)
+
+
+def test_a_rule_as_the_referee_needs_no_endpoint_but_a_plan_asks_one_all_the_same():
+  check_protocol('execution', Scoring(referee='rule'), has_referee=False)
+  check_protocol('toolpo', Scoring(outcome='judge', referee='rule'), has_referee=False)
+  with pytest.raises(ConfigError, match='give it a referee'):
+    check_protocol('rltr', Scoring(completeness='judge', referee='rule'), has_referee=False)
