@@ -9,7 +9,7 @@ setup(
   license='Apache-2.0',
   python_requires='>=3.11',
   packages=find_packages(include=['slca_jax', 'slca_jax.*']),
-  package_data={'slca_jax': ['py.typed']},
+  package_data={'slca_jax': ['py.typed'], 'slca_jax.report': ['page/*']},
   install_requires=[
     'absl-py>=2.3',
     'chex>=0.1.92',

@@ -13,7 +13,7 @@ FLOORS = {
   'ops': 1, 'chat': 1, 'llm': 1,
   'nn': 2, 'envs': 2, 'rewards': 2,
   'rollout': 3, 'data': 3, 'toolverse': 3,
-  'quickstart': 3, 'train': 4, 'evals': 4,
+  'quickstart': 3, 'train': 4, 'report': 4, 'evals': 4,
 }  # fmt: skip
 UPSTAIRS = {'quickstart/experiment.py': 4, 'quickstart/branches.py': 4}  # see both halves, and synthesised worlds
 JAX_FREE = {'dialogue', 'errors', 'config', 'chat', 'llm', 'envs', 'rewards', 'data', 'toolverse'}

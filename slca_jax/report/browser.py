@@ -42,7 +42,9 @@ class Browser:
 
   def size(self, width: int, height: int, *, dark: bool = False, scale: float = 1.0) -> None:
     """Sets the window; one under 600 pixels is a phone."""
-    self._call('Emulation.setDeviceMetricsOverride', width=width, height=height, deviceScaleFactor=scale, mobile=width < 600)
+    self._call(
+      'Emulation.setDeviceMetricsOverride', width=width, height=height, deviceScaleFactor=scale, mobile=width < 600
+    )
     scheme = {'name': 'prefers-color-scheme', 'value': 'dark' if dark else 'light'}
     self._call('Emulation.setEmulatedMedia', features=[scheme])
 
@@ -50,7 +52,9 @@ class Browser:
     """Loads a file and waits until its first view was drawn."""
     self._call('Page.navigate', url='about:blank')
     self._loaded = False
-    self._call('Page.navigate', url=f'{page.resolve().as_uri()}{view}')
+    went = self._call('Page.navigate', url=f'{page.resolve().as_uri()}{view}')
+    if 'errorText' in went:
+      raise Refused(f'the browser cannot open {page}: {went["errorText"]}')
     while not self._loaded:
       self._hear(self._message())
     self.run('new Promise(done => requestAnimationFrame(() => setTimeout(done, 60)))')
@@ -65,7 +69,9 @@ class Browser:
   def press(self, key: str) -> None:
     """Presses a key."""
     event = f'new KeyboardEvent("keydown", {{key: {json.dumps(key)}, bubbles: true}})'
-    self.run(f'document.body.dispatchEvent({event}); new Promise(done => requestAnimationFrame(() => setTimeout(done)))')
+    self.run(
+      f'document.body.dispatchEvent({event}); new Promise(done => requestAnimationFrame(() => setTimeout(done)))'
+    )
 
   def picture(self, path: pathlib.Path) -> None:
     """Writes what the window shows as PNG."""
@@ -137,3 +143,11 @@ def browsing() -> Iterator[Browser]:
       except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def take(page: pathlib.Path, view: str, path: pathlib.Path, *, size: tuple[int, int] = (1280, 800)) -> None:
+  """Writes a picture of a view of the page as PNG. Raises Refused."""
+  with browsing() as browser:
+    browser.size(*size)
+    browser.open(page, view)
+    browser.picture(path)

@@ -5,7 +5,6 @@ An advantage is the same for all tokens of a run, so each run stands in the batc
 
 import asyncio
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from slca_jax.arrays import NONE, SUMMARY, TOOL, Segments
+from slca_jax.arrays import NONE, SUMMARY, TOOL
 from slca_jax.dialogue import Scores, Status, Trajectory
 from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.ops.segments import Unfinished, segment_runs
@@ -72,19 +71,24 @@ def credits_of(sampled: Sequence[Sampled], settings: Settings) -> list[Credit]:
   """
   own = settings.method.estimator
   names = [own, *(name for name in LABELS if name != own)]
-  segments, rollout_BT = run_segments([one.trajectory for one in sampled], unfinished=settings.objective.unfinished)
   known: dict[Any, tuple[Scores, ...]] = {PROTOCOLS[settings.protocol]: tuple(one.scores for one in sampled)}
-  out = []
-  for place, name in enumerate(names):
-    protocol = PROTOCOLS[settings.protocol if not place else name]
-    if protocol not in known:
-      known[protocol] = asyncio.run(_scores(sampled, name, settings))
-    options = settings.method.options if not place else {}
-    table = _advantages(sampled, known[protocol], settings.turns, name, options, segments, rollout_BT)
-    absent = _absent(name, known[protocol], settings) if place else ''
-    label, rule = LABELS.get(name, name), RULES.get(name, 'see ops/estimators.py')
-    out.append(Credit(name, label, rule, known[protocol], table, absent))
-  return out
+  scores = []
+  for name in (settings.protocol, *names[1:]):
+    if PROTOCOLS[name] not in known:
+      known[PROTOCOLS[name]] = asyncio.run(_scores(sampled, name, settings))
+    scores.append(known[PROTOCOLS[name]])
+  tables = _advantages(sampled, scores, names, settings)
+  return [
+    Credit(
+      name,
+      LABELS.get(name, name),
+      RULES.get(name, 'see ops/estimators.py'),
+      scores[place],
+      tables[place],
+      _absent(name, scores[place], settings) if place else '',
+    )
+    for place, name in enumerate(names)
+  ]
 
 
 def runs_of(trajectory: Trajectory) -> list[list[int]]:
@@ -101,38 +105,49 @@ def runs_of(trajectory: Trajectory) -> list[list[int]]:
   return runs
 
 
-def run_segments(trajectories: Sequence[Trajectory], *, unfinished: Unfinished) -> tuple[Segments, jax.Array]:
-  """(segments, rollout_BT) of a batch with one row per rollout and one sampled token per run, at even places."""
-  counts = [len(runs_of(trajectory)) for trajectory in trajectories]
-  width = 2 * max(1, *counts, 1)
-  place = np.arange(width)
-  inside_BT = place[None, :] < 2 * np.array(counts)[:, None]
+def run_rows(trajectories: Sequence[Trajectory]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """(sampled_BT, rollout_BT, finished_R) with one row per rollout and one sampled token per run, at even places."""
+  counts = np.array([len(runs_of(trajectory)) for trajectory in trajectories])
+  place = np.arange(2 * max(1, counts.max(initial=0)))
+  inside_BT = place[None, :] < 2 * counts[:, None]
   sampled_BT = inside_BT & (place % 2 == 0)[None, :]
   rollout_BT = np.where(inside_BT, np.arange(len(counts))[:, None], -1).astype(np.int32)
-  finished_R = np.array([trajectory.status is Status.FINISHED for trajectory in trajectories])
-  arrays = [jax.numpy.asarray(array) for array in (sampled_BT, rollout_BT, finished_R)]
-  return segment_runs(*arrays, unfinished=unfinished), arrays[1]
+  finished_R = np.array([trajectory.status is Status.FINISHED for trajectory in trajectories], bool)
+  return sampled_BT, rollout_BT, finished_R
 
 
 def segments_of(trajectories: Sequence[Trajectory], *, unfinished: Unfinished) -> list[tuple[str, ...]]:
   """'tool', 'summary' or 'none' of each run of each rollout."""
-  segments, _ = run_segments(trajectories, unfinished=unfinished)
-  table = np.asarray(segments.segment_BT)[:, ::2]
-  return [
-    tuple(SEGMENT_NAMES[int(kind)] for kind in row[: len(runs_of(trajectory))])
-    for row, trajectory in zip(table, trajectories, strict=True)
-  ]
+  kinds = jax.jit(lambda *rows: segment_runs(*rows, unfinished=unfinished).segment_BT)(*run_rows(trajectories))
+  return [tuple(SEGMENT_NAMES[int(kind)] for kind in row) for row in _by_run(kinds, trajectories)]
 
 
-def _advantages(sampled, scores, turns, name, options, segments, rollout_BT) -> tuple[tuple[float, ...], ...]:
+def _advantages(
+  sampled: Sequence[Sampled], scores: Sequence[tuple[Scores, ...]], names: Sequence[str], settings: Settings
+) -> list[tuple[tuple[float, ...], ...]]:
+  """Of each method, per rollout and run; the first one with the run's own options. One program for all of them."""
   trajectories = [one.trajectory for one in sampled]
   met = {key: i for i, key in enumerate(dict.fromkeys(one.key[:2] for one in sampled))}
-  rewards = to_rewards(trajectories, scores, turns, groups=[met[one.key[:2]] for one in sampled])
-  estimate = jax.jit(functools.partial(ESTIMATORS[name], **options))
-  table = np.asarray(estimate(jax.tree.map(jax.numpy.asarray, rewards), segments, rollout_BT))[:, ::2]
-  return tuple(
-    tuple(map(float, row[: len(runs_of(trajectory))])) for row, trajectory in zip(table, trajectories, strict=True)
-  )
+  groups = [met[one.key[:2]] for one in sampled]
+  rewards = [to_rewards(trajectories, told, settings.turns, groups=groups) for told in scores]
+  options = [settings.method.options, *({} for _ in names[1:])]
+
+  @jax.jit
+  def estimate(rewards: Any, rows: Any) -> Any:
+    segments = segment_runs(*rows, unfinished=settings.objective.unfinished)
+    return [
+      ESTIMATORS[name](told, segments, rows[1], **chosen)
+      for name, told, chosen in zip(names, rewards, options, strict=True)
+    ]
+
+  tables = estimate(rewards, run_rows(trajectories))
+  return [tuple(tuple(map(float, row)) for row in _by_run(table, trajectories)) for table in tables]
+
+
+def _by_run(table_BT: jax.Array, trajectories: Sequence[Trajectory]) -> list[np.ndarray]:
+  """Per rollout, the entries of its runs."""
+  runs = np.asarray(table_BT)[:, ::2]
+  return [row[: len(runs_of(trajectory))] for row, trajectory in zip(runs, trajectories, strict=True)]
 
 
 async def _scores(sampled: Sequence[Sampled], protocol: str, settings: Settings) -> tuple[Scores, ...]:

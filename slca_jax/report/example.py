@@ -9,11 +9,23 @@ import dataclasses
 import json
 import pathlib
 
-from slca_jax.chat.calls import parse, render
+from slca_jax.chat.calls import parse
 from slca_jax.chat.template import Template
 from slca_jax.config import as_dict
 from slca_jax.data.folders import write_json
-from slca_jax.dialogue import Dialogue, Message, Observation, Scores, Status, Steps, Task, Tool, ToolCall, Trajectory, Turn
+from slca_jax.dialogue import (
+  Dialogue,
+  Message,
+  Observation,
+  Scores,
+  Status,
+  Steps,
+  Task,
+  Tool,
+  ToolCall,
+  Trajectory,
+  Turn,
+)
 from slca_jax.quickstart.tokenizer import tokenizer_of
 from slca_jax.rewards.judge import Verdict, verdict_of
 from slca_jax.rewards.protocols import score
@@ -137,7 +149,9 @@ async def rated(trajectory: Trajectory, script: Script) -> Scores:
 
 
 def _messages(task: Task, script: Script) -> tuple[Message, ...]:
-  turns = [m for step in script.steps for m in (Message('assistant', '', step), *(Message('tool', _answer(c)) for c in step))]
+  turns = [
+    m for step in script.steps for m in (Message('assistant', '', step), *(Message('tool', _answer(c)) for c in step))
+  ]
   return (*task.messages, *turns, Message('assistant', script.answer))
 
 
@@ -152,4 +166,3 @@ def _answer(call: ToolCall) -> str:
   if symbol not in _PRICES:
     return f'Error: no share is traded as {symbol}.'
   return json.dumps({'symbol': symbol, 'price': _PRICES[symbol]})
-

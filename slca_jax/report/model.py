@@ -101,9 +101,7 @@ def _conflict(segments: Sequence[str], methods: Sequence[Credit], r: int) -> int
   return 0 if tool * summary >= 0 else int(math.copysign(1, tool))
 
 
-def _group(
-  rollouts: Sequence[Sampled], segments: Sequence[tuple[str, ...]], texts: Texts, settings: Settings
-) -> Json:
+def _group(rollouts: Sequence[Sampled], segments: Sequence[tuple[str, ...]], texts: Texts, settings: Settings) -> Json:
   first = rollouts[0].trajectory
   task = first.task
   return {

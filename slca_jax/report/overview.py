@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from slca_jax.dialogue import Status
 
@@ -19,7 +19,7 @@ FIRST = (
 
 
 def overview_of(metrics: Sequence[Numbers]) -> Json:
-  """`curves`: name to [steps, values]; `first`: the names to begin with; `funnel`: [stage, count]; `time`: [phase, s]."""
+  """`curves`: name to [steps, values]; `first`: names to begin with; `funnel`: [stage, count]; `time`: [phase, s]."""
   curves = {name: _curve(metrics, name) for name in sorted({name for line in metrics for name in line} - {'step'})}
   curves = {name: curve for name, curve in curves.items() if curve[0] and not name.startswith(('time/', 'status/'))}
   return {
@@ -61,9 +61,7 @@ def _funnel(metrics: Sequence[Numbers]) -> list[list[Any]]:
 
 def _totals(metrics: Sequence[Numbers], prefix: str) -> dict[str, float]:
   names = {name for line in metrics for name in line if name.startswith(prefix)}
-  return {
-    name.removeprefix(prefix): round(sum(_of(line, name) for line in metrics), 3) for name in sorted(names)
-  }
+  return {name.removeprefix(prefix): round(sum(_of(line, name) for line in metrics), 3) for name in sorted(names)}
 
 
 def _of(line: Numbers, name: str) -> float:
@@ -71,5 +69,5 @@ def _of(line: Numbers, name: str) -> float:
   return value if _is_number(value) else 0.0
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
   return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -44,7 +44,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sampled:
-  """A stored rollout. `logps`: of its sampled tokens in order by 'old', 'ref' and 'new' policy, where they were kept."""
+  """A stored rollout. `logps`: of its sampled tokens in order by 'old', 'ref' and 'new' policy, where kept."""
 
   step: int
   trajectory: Trajectory

@@ -52,7 +52,8 @@ def _part_reasons(trajectory: Trajectory, process: Mapping[str, Any], pairs: Seq
   mean = lambda values: ' + '.join(f'{value:.3g}' for value in values)
   if gold and not calls:
     nothing = 'no call was made where the gold needs one'
-    return [f'{valid} valid of {max(opens, closes)} blocks', nothing, nothing, nothing, nothing]
+    tags = f'{valid} valid of {max(opens, closes)} blocks' if opens or closes else 'no tags, and some were needed'
+    return [tags, nothing, nothing, nothing, nothing]
   return [
     f'{valid} valid call blocks; {opens} opening and {closes} closing tags'
     if opens or closes
@@ -76,7 +77,9 @@ def _names_reason(calls: Sequence[ToolCall], gold: Sequence[ToolCall]) -> str:
   text = f'2 · {(made & wanted).total()} shared / ({len(calls)} made + {len(gold)} gold)'
   surplus, absent = made - wanted, wanted - made
   listed = lambda names: ', '.join(f'{name}{f" ×{count}" if count > 1 else ""}' for name, count in names.items())
-  return text + (f'; too many: {listed(surplus)}' if surplus else '') + (f'; absent: {listed(absent)}' if absent else '')
+  return (
+    text + (f'; too many: {listed(surplus)}' if surplus else '') + (f'; absent: {listed(absent)}' if absent else '')
+  )
 
 
 def _match(pair: Match, turn_of: Mapping[int, int]) -> Json:
@@ -102,7 +105,9 @@ def _arguments(call: ToolCall | None, gold: ToolCall) -> list[Json]:
     else:
       state = 'same' if call and gives(call, gold, key) else 'other'
     row = {'key': visible(key), 'state': state}
-    out.append(row | {name: _value(some[key]) for name, some in (('gold', gold.arguments), ('made', given)) if key in some})
+    out.append(
+      row | {name: _value(some[key]) for name, some in (('gold', gold.arguments), ('made', given)) if key in some}
+    )
   return out
 
 

@@ -114,7 +114,8 @@ const listView = () => {
     Object.entries(choices).map(([key, [label]]) => h('option', { value: key, selected: key === value }, label)));
   return h('div', { class: 'side' },
     h('div', { class: 'sift' }, select('show', SHOW, app.show), select('sort', SORT, app.sort),
-      h('small', {}, `${app.list.length} of ${app.head.rollouts.length} rollouts`)), box);
+      h('small', {}, `${app.list.length} of ${app.head.rollouts.length} rollouts`,
+        h('span', {}, h('b', { class: 'tool' }, 'calls'), h('b', { class: 'summary' }, 'answer')))), box);
 };
 const sift = (name, value) => {
   app[name] = value;

@@ -3,10 +3,10 @@
 const make = (space, tag, props, children) => {
   const node = space ? document.createElementNS(space, tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(props || {})) {
-    if (value === null || value === undefined || value === false) continue;
+    if (value === null || value === undefined || (value === false && !name.startsWith('aria-'))) continue;
     if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
     else if (name.startsWith('--')) node.style.setProperty(name, value);
-    else node.setAttribute(name, value === true ? '' : value);
+    else node.setAttribute(name, value === true && !name.startsWith('aria-') ? '' : value);
   }
   node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
   return node;

@@ -20,7 +20,7 @@ const curve = (name, [steps, values]) => {
     show(best);
   };
   return h('figure', { class: 'curve' },
-    h('figcaption', {}, h('span', {}, name), where, readout),
+    h('figcaption', {}, h('span', { title: name }, name), where, readout),
     s('svg', {
       viewBox: `-4 0 ${wide + 8} ${high}`, preserveAspectRatio: 'none', role: 'img', 'aria-label': `${name} over steps`,
       onpointermove: move, onpointerleave: () => show(values.length - 1),

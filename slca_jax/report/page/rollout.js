@@ -46,7 +46,7 @@ const partsOf = (r, body, fine) => {
   body.parts.forEach((part, place) => {
     if (part.world !== undefined) {
       out.push(h('div', { class: `world ${part.refused.length ? 'refused' : ''}` },
-        h('span', { class: 'tag' }, part.refused.length ? 'the world refused' : 'the world'), h('pre', {}, part.world)));
+        h('span', { class: 'tag' }, part.refused.length ? 'the world refused' : 'the world'), h('pre', {}, part.world.replace(/^\n+|\n+$/g, ''))));
       return;
     }
     const segment = one.segments[part.run] || 'none', a = one.advantages[m][part.run];
@@ -148,12 +148,12 @@ const rolloutView = (r) => {
     h('p', { class: 'crumbs' }, h('a', { href: `#/g/${g}` }, `step ${step} · group ${group}`), ` · rollout ${index + 1} of `
       + `${app.head.groups[g].rows.length}`, app.steps(app.near(r, -1), app.near(r, 1), 'rollout')),
     h('h1', {}, app.head.groups[g].question || body.task), goldOf(body),
-    h('div', { class: 'chips' }, factsOf(one, own)),
-    h('div', { class: 'meters' }, meter('process', one.process, 'tool', 'how the calls agree with the gold'),
-      meter('judge', one.judge, 'summary', own.why.judge && own.why.judge.word)),
-    methodTable(r), h('p', { class: 'rule' }, app.head.methods[app.method].rule),
     h('div', { class: 'pair' },
-      h('section', {}, app.legend(),
+      h('section', {},
+        h('div', { class: 'chips' }, factsOf(one, own)),
+        h('div', { class: 'meters' }, meter('process', one.process, 'tool', 'calls against the gold'),
+          meter('judge', one.judge, 'summary', own.why.judge && own.why.judge.word)),
+        methodTable(r), h('p', { class: 'rule' }, app.head.methods[app.method].rule), app.legend(),
         h('details', { class: 'prompt' }, h('summary', {}, `prompt, with ${body.tools.length} tools`), h('pre', {}, body.prompt)),
         app.head.exact ? null : h('p', { class: 'note' }, 'No tokenizer was found: words stand where tokens would.'),
         h('div', { class: 'text', onpointerover: app.point, onclick: app.point }, partsOf(r, own, true))),
