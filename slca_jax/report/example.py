@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import json
 import pathlib
+from collections.abc import Callable
 
 from slca_jax.chat.calls import parse
 from slca_jax.chat.template import Template
@@ -128,14 +129,23 @@ def write_example(folder: pathlib.Path) -> None:
   dump(folder / 'rollouts' / 'step_000001', [trajectory for trajectory, _ in acted], scores)
 
 
-def act(task: Task, script: Script, *, group: int, index: int, template: Template) -> Trajectory:
-  """The rollout of a script; log-probs are made up."""
+def act(
+  task: Task,
+  script: Script,
+  *,
+  group: int,
+  index: int,
+  template: Template,
+  world: Callable[[ToolCall], Observation] | None = None,
+) -> Trajectory:
+  """The rollout of a script in a world, the example's if None; log-probs are made up."""
+  world = world or answered
   turns = []
   for step in (*script.steps, ()):
     said = Message('assistant', '' if step else script.answer, step)
     tokens = template.turn(said)
     text = template.decode(tokens)
-    seen = tuple(Observation(_answer(call), _known(call)) for call in step)
+    seen = tuple(map(world, step))
     reply = template.reply(seen, tokens) if seen else ()
     logps = tuple(-((7 * token + place) % 23) / 40 for place, token in enumerate(tokens))
     turns.append(Turn(tokens, logps, text, parse(text), seen, reply, ((0, len(tokens)),)))
@@ -150,19 +160,18 @@ async def rated(trajectory: Trajectory, script: Script) -> Scores:
 
 def _messages(task: Task, script: Script) -> tuple[Message, ...]:
   turns = [
-    m for step in script.steps for m in (Message('assistant', '', step), *(Message('tool', _answer(c)) for c in step))
+    m
+    for step in script.steps
+    for m in (Message('assistant', '', step), *(Message('tool', answered(c).content) for c in step))
   ]
   return (*task.messages, *turns, Message('assistant', script.answer))
 
 
-def _known(call: ToolCall) -> bool:
-  return call.name == 'search_company_info' or call.arguments['symbol'] in _PRICES
-
-
-def _answer(call: ToolCall) -> str:
+def answered(call: ToolCall) -> Observation:
+  """What the example's world answers."""
   if call.name == 'search_company_info':
-    return json.dumps({'company': call.arguments['company'], 'sector': 'technology'})
+    return Observation(json.dumps({'company': call.arguments['company'], 'sector': 'technology'}))
   symbol = call.arguments['symbol']
   if symbol not in _PRICES:
-    return f'Error: no share is traded as {symbol}.'
-  return json.dumps({'symbol': symbol, 'price': _PRICES[symbol]})
+    return Observation(f'Error: no share is traded as {symbol}.', ok=False)
+  return Observation(json.dumps({'symbol': symbol, 'price': _PRICES[symbol]}))

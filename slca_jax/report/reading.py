@@ -120,7 +120,9 @@ def sampled_in(run: pathlib.Path, *, most: int = 1000, steps: Sequence[int] = ()
   chosen = _spread(sorted(set(steps)) or list(dumps), dumps, most)
   out: list[Sampled] = []
   for step in chosen:
-    rollouts = sorted((one for path in dumps[step] for one in _stored(step, path)), key=lambda one: one.key)
+    logps = {key: known for path in dumps[step] for key, known in _logps(path).items()}  # of any host's rollouts
+    rollouts = [one for path in dumps[step] for one in _stored(step, path, logps)]
+    rollouts.sort(key=lambda one: one.key)
     room = most - len(out)
     border = {one.trajectory.group for one in rollouts[room - 1 : room]} if len(rollouts) > room > 0 else set()
     last = max(border, default=None)
@@ -129,15 +131,19 @@ def sampled_in(run: pathlib.Path, *, most: int = 1000, steps: Sequence[int] = ()
 
 
 def _spread(steps: list[int], dumps: Mapping[int, list[pathlib.Path]], most: int) -> list[int]:
-  """Evenly spaced steps, as many as `most` rollouts fill if all are as large as the last one."""
-  size = sum(len((path / 'rollouts.jsonl').read_bytes().splitlines()) for path in dumps[steps[-1]])
-  count = min(len(steps), max(1, most // max(1, size)))
-  if count == 1:
-    return steps[-1:]
-  return [steps[round(place * (len(steps) - 1) / (count - 1))] for place in range(count)]
+  """The most evenly spaced steps that hold about `most` rollouts, judged by the sizes of their files."""
+  files = {step: [path / 'rollouts.jsonl' for path in dumps[step]] for step in steps}
+  size = {step: sum(file.stat().st_size for file in files[step]) for step in steps}
+  lines = sum(file.read_bytes().count(b'\n') for file in files[steps[-1]])
+  room = 1.1 * most * size[steps[-1]] / max(1, lines)
+  for count in range(len(steps), 1, -1):
+    chosen = [steps[round(place * (len(steps) - 1) / (count - 1))] for place in range(count)]
+    if sum(size[step] for step in chosen) <= room:
+      return chosen
+  return steps[-1:]
 
 
-def _stored(step: int, path: pathlib.Path) -> list[Sampled]:
+def _stored(step: int, path: pathlib.Path, logps: Mapping[tuple[int, int], Mapping[str, list[float]]]) -> list[Sampled]:
   store = Trajectories(path, write=False)
   try:
     pairs = [store[index] for index in range(len(store))]
@@ -145,7 +151,6 @@ def _stored(step: int, path: pathlib.Path) -> list[Sampled]:
     raise DataError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
   finally:
     store.close()
-  logps = _logps(path)
   return [Sampled(step, t, scores, logps.get((t.group, t.index), {})) for t, scores in pairs]
 
 

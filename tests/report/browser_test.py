@@ -10,6 +10,7 @@ from slca_jax.report.example import write_example
 from slca_jax.report.page import write_report
 from slca_jax.report.reading import sampled_in
 from slca_jax.train.dumps import dump
+from slca_jax.train.logp_dumps import dump_logps
 
 HOSTILE = (
   '</script><script>window.ran=1</script><img src=x onerror="window.ran=1"><svg onload="window.ran=1">'
@@ -40,6 +41,10 @@ def run(tmp_path_factory):
     evil.append(dataclasses.replace(one.trajectory, task=task, turns=turns, error=HOSTILE))
   why = sampled[0].scores.why | {'verdict': {'score': 0.5, 'word': HOSTILE, 'reason': HOSTILE}}
   dump(run / 'rollouts' / 'step_000002', evil, [dataclasses.replace(one.scores, why=why) for one in sampled])
+  kept = {'old': [-1.0] * 300, 'ref': [-1.5] * 300, 'new': [-0.75] * 300}
+  dump_logps(run / 'rollouts' / 'step_000001', {0: kept}, first=0, group_size=4)
+  write_report(run)
+  (run / 'report.html').rename(run / 'exact.html')
   (run / 'model' / 'tokenizer.json').unlink()  # so that texts stand for tokens
   write_report(run)
   return run / 'report.html'
@@ -95,6 +100,22 @@ def test_keys_move_through_rollouts_groups_tokens_and_colours(window, run):
   window.press('?')
   assert window.run('document.getElementById("help").open')
   window.run('document.getElementById("help").close()')
+
+
+def test_a_token_tells_its_ratio_clip_and_divergence_where_they_were_kept(window, run):
+  window.size(*DESKTOP)
+  window.open(run.with_name('exact.html'), '#/r/0')
+  window.press('t')
+  told = text(window, '#token')
+  # exp(0.25) with A < 0; d = ref − new = −0.75: exp(d) − d − 1
+  assert 'ratio after / before1.284inside the clip range' in told and 'KL to reference0.2224' in told
+  window.press('2')  # under GRPO the same token is to become likelier, and already is by more than a fifth
+  window.press('t')
+  assert 'above 1.20: clipped' in text(window, '#token')
+  window.press('1')
+  window.open(run.with_name('exact.html'), '#/r/1')
+  window.press('t')
+  assert 'sampler’s log-probs only' in text(window, '#token')
 
 
 def test_filters_leave_what_they_say(window, run):

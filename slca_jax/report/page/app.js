@@ -27,7 +27,7 @@ const KEYS = [
 
 const app = {
   head: read('head'), method: 0, segments: false, bodies: new Map(), placeOf: [], show: 'all', sort: 'order', list: [],
-  route: { name: '', at: 0 },
+  route: { name: '', at: 0 }, seen: null,
   body(g) {
     if (!app.bodies.has(g)) app.bodies.set(g, read(`group-${g}`));
     return app.bodies.get(g);
@@ -152,6 +152,8 @@ const draw = () => {
   drawn = key;
 };
 const go = () => {
+  if (location.hash === app.seen) return;
+  app.seen = location.hash;
   const [path, query] = location.hash.slice(2).split('?'), [name, at] = path.split('/');
   const most = { g: app.head.groups.length, r: app.head.rollouts.length }[name] || 0;
   app.route = ['g', 'r', 'rollouts'].includes(name)
@@ -161,23 +163,28 @@ const go = () => {
   else draw();
 };
 
+const visit = (hash) => {
+  location.hash = hash;
+  go();
+};
+
 const keys = {
   j: () => step(1), k: () => step(-1), ArrowRight: () => beside(1), ArrowLeft: () => beside(-1), s: toggleSegments,
-  t: () => moveToken(1), T: () => moveToken(-1), o: () => (location.hash = '#/'), l: () => (location.hash = '#/rollouts'),
+  t: () => moveToken(1), T: () => moveToken(-1), o: () => visit('#/'), l: () => visit('#/rollouts'),
   g: () => {
     const { name, at } = app.route;
-    location.hash = name === 'r' ? `#/g/${app.placeOf[at][0]}` : name === 'g' ? `#/r/${app.head.groups[at].rows[0]}` : '#/g/0';
+    visit(name === 'r' ? `#/g/${app.placeOf[at][0]}` : name === 'g' ? `#/r/${app.head.groups[at].rows[0]}` : '#/g/0');
   },
-  w: () => { sift('sort', 'worst'); if (app.list.length) location.hash = `#/r/${app.list[0]}`; },
+  w: () => { sift('sort', 'worst'); if (app.list.length) visit(`#/r/${app.list[0]}`); },
   Escape: () => (byId('token').hidden = true), '?': () => byId('help').showModal(),
 };
 const step = (by) => {
   const next = app.route.name === 'r' ? app.near(app.route.at, by) : app.list.length ? `#/r/${app.list[0]}` : null;
-  if (next) location.hash = next;
+  if (next) visit(next);
 };
 const beside = (by) => {
   const { name, at } = app.route;
-  if (name === 'g') location.hash = `#/g/${Math.max(0, Math.min(app.head.groups.length - 1, at + by))}`;
+  if (name === 'g') visit(`#/g/${Math.max(0, Math.min(app.head.groups.length - 1, at + by))}`);
   else step(by);
 };
 document.addEventListener('keydown', (event) => {
