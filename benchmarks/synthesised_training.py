@@ -212,7 +212,7 @@ def main() -> None:
   parser.add_argument('--steps', type=int, default=30)
   parser.add_argument('--output', type=pathlib.Path, default=root / 'runs' / 'synthesised_training')
   args = parser.parse_args()
-  methods = args.methods.split(',')
+  methods = [method for method in args.methods.split(',') if method]
   make_world(args.output / 'world')
   results = [run_seed(args.output, int(seed), methods, args.steps) for seed in args.seeds.split(',')]
   print(table(results, ['before', *methods]))

@@ -30,6 +30,7 @@ JAX_FREE_FILES = {
   'rollout/broadcast.py',
   'rollout/frozen.py',
   'train/settings.py',
+  'train/methods.py',
   'train/device_settings.py',
   'train/surroundings.py',
   'train/endpoints.py',

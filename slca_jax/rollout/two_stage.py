@@ -20,7 +20,8 @@ class TwoStageSampler:
   """
 
   def __init__(self, planner: Sampler, summariser: Sampler, template: Template, *, reading: Reading = 'strict'):
-    self._planner, self._summariser, self._template, self._reading = planner, summariser, template, reading
+    self._planner, self._summariser, self._template = planner, summariser, template
+    self._reading: Reading = reading
     self.concurrency = planner.concurrency
 
   async def generate(self, tokens: Sequence[int], *, session: str, **how: Any) -> Sample:
