@@ -1,4 +1,4 @@
-"""Replays the gold actions of every task of τ²-bench's mock, airline and retail domains in our environments.
+"""Replays the gold actions of every task of τ²-bench: in our environments, and by its own means where users have tools.
 
     python benchmarks/tau2_replay.py [--domains=mock,airline,retail] [--python=/venvs/tau2/bin/python --most=3]
 
@@ -13,6 +13,15 @@ each task it asks:
   refusals  is refused what tau2 itself refuses, and nothing else
 
 With `--python` the second replay goes through an MCP server that this interpreter runs, a process per rollout.
+
+`--controls=airline,retail,telecom` asks of these domains, whose users may have tools, how many tasks tau2's environment
+evaluator accepts after the gold actions of agent and user, and how many with nothing done. Expect, of the base split:
+
+  airline   50/50, and 20 with nothing done
+  retail    114/114, and 11
+  telecom   114/114, and 20
+
+`--domains= --controls=telecom` does nothing else.
 """
 
 import asyncio
@@ -27,9 +36,11 @@ from slca_jax.envs.environment import Environment
 from slca_jax.envs.mcp_client import McpServer, mcp_environment
 from slca_jax.envs.state import final_state, replay
 from slca_jax.envs.tau2 import DOMAINS, Domain, Tau2, load_domain
+from slca_jax.evals.tau2_official import Official
 
 _DOMAINS = flags.DEFINE_list('domains', list(DOMAINS), 'Which domains.')
 _PYTHON = flags.DEFINE_string('python', '', 'An interpreter with tau2 and mcp, to replay through MCP servers.')
+_CONTROLS = flags.DEFINE_list('controls', ['airline', 'retail', 'telecom'], 'Domains of gold actions and of none.')
 _MOST = flags.DEFINE_integer('most', 0, 'At most so many tasks per domain; 0 for all.')
 
 Rollout = tuple[list[list[Observation]], list[dict[str, Any]]]  # what it saw, and what it left
@@ -99,7 +110,22 @@ def check(domain: Domain, task: Task) -> dict[str, bool]:
   }
 
 
+def control(name: str) -> None:
+  """Prints what the controls solve of a domain."""
+  official, start = Official(), time.perf_counter()
+  tasks = official.tasks(name, 'base', False)[: _MOST.value or None]
+  found = {task: official.controls(name, task) for task in tasks}
+  solved = {what: sum(one[what] == 1 for one in found.values()) for what in ('gold', 'nothing')}
+  seconds = time.perf_counter() - start
+  print(f'{name:<8} gold {solved["gold"]}/{len(tasks)}, nothing {solved["nothing"]}/{len(tasks)}; {seconds:.0f} s')
+  for task, one in found.items():
+    if one['gold'] != 1:
+      print(f'  {task}: gold actions get {one["gold"]:g}', flush=True)
+
+
 def main(_: list[str]) -> None:
+  for name in _CONTROLS.value:
+    control(name)
   for name in _DOMAINS.value:
     domain = load_domain(name)
     tasks = domain.tasks()[: _MOST.value or None]

@@ -5,9 +5,10 @@ python launch/evaluate.py --config=configs/evaluate.py --config.model.path=runs/
 
 `configs/evaluate.py:sampled` also draws 8 rollouts of each task for pass@k and pass^k; `configs/evaluate.py:ksweep`
 takes the files of `launch/ksweep.py`: --config.tasks=data/ksweep/hard_k0.jsonl,data/ksweep/hard_k10.jsonl,…
-`configs/evaluate.py:bfcl` asks the Berkeley Function Calling Leaderboard (docs/evaluation.md). Other
-settings are those of `configs/rl.py`: --config.rollout.engine=sglang --config.rollout.urls=http://HOST:30001,
---config.environment.backend=simulated, --config.judge.kind=llm.
+`configs/evaluate.py:bfcl` asks the Berkeley Function Calling Leaderboard, `configs/evaluate.py:tau2` takes part in
+τ²-bench; docs/evaluation.md says what they need. Other settings are those of `configs/rl.py`:
+--config.rollout.engine=sglang --config.rollout.urls=http://HOST:30001, --config.environment.backend=simulated,
+--config.judge.kind=llm.
 
 Expect tables on the terminal and in OUTPUT/table.md, .tex and .csv, every rollout in OUTPUT/FILE/greedy. Published for
 Qwen2.5-7B: SLCA-GRPO 2.5 points above GRPO in-domain. Not measured here at that size.
@@ -19,10 +20,10 @@ from slca_jax.evals.settings import EvaluateConfig
 
 def get_config(kind: str = ''):
   """Greedy rollouts within the limits of training; with samples, or in the longer context of a K-sweep."""
-  if kind not in ('', 'sampled', 'ksweep', 'bfcl'):
-    raise ValueError(f'{kind!r} is no evaluation; configs/evaluate.py:KIND takes sampled, ksweep or bfcl')
+  if kind not in ('', 'sampled', 'ksweep', 'bfcl', 'tau2'):
+    raise ValueError(f'{kind!r} is no evaluation; configs/evaluate.py:KIND takes sampled, ksweep, bfcl or tau2')
   config = defaults(EvaluateConfig)
-  config.benchmark = kind if kind == 'bfcl' else ''
+  config.benchmark = kind if kind in ('bfcl', 'tau2') else ''
   config.greedy = True
   config.samples = 8 if kind == 'sampled' else 0
   config.rollout.limits.turns = 10

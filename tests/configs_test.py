@@ -59,6 +59,7 @@ def test_ablation_without_sgls_is_slca_in_an_unguided_simulated_world():
     ('evaluate', None, EvaluateConfig),
     ('evaluate', 'sampled', EvaluateConfig),
     ('evaluate', 'bfcl', EvaluateConfig),
+    ('evaluate', 'tau2', EvaluateConfig),
     ('evaluate', 'ksweep', EvaluateConfig),
   ],
 )

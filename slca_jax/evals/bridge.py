@@ -1,11 +1,13 @@
-"""A conversation with a script in another interpreter: one process, a line of JSON to it, a line of JSON from it.
+"""A conversation with a script in another interpreter: one process, lines of JSON to it, lines of JSON from it.
 
 Benchmarks pin versions that clash with those of this library and with each other, so each may live in an environment of
-its own. Nothing of theirs is imported here.
+its own. Nothing of theirs is imported here. Questions carry a number that the answer repeats, so a script may answer in
+any order.
 """
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -17,12 +19,12 @@ from typing import Any
 from slca_jax.errors import ConfigError, EnvironmentFailure
 
 _LINE = 2**30  # bytes; a whole category of entries is one line
-_SECONDS = 600.0  # a benchmark's imports can take a minute on a busy machine
+_SECONDS = 900.0  # a benchmark's imports can take a minute on a busy machine, a simulated user its time
 _LAST_WORDS = 2000  # characters of a dead process's standard error that are told
 
 
 class Bridge:
-  """Asks the script one thing after another. It starts when it is first asked and ends with `close`."""
+  """Asks the script. It starts when it is first asked and ends with `close`."""
 
   def __init__(
     self, script: pathlib.Path, arguments: Sequence[str] = (), *, python: str = '', seconds: float = _SECONDS
@@ -42,8 +44,8 @@ class Bridge:
     # Isolated: the script's own folder holds modules named like the standard library's and like the benchmarks.
     self._command = (self._python, '-I', str(script), *arguments)
     self._seconds = seconds
-    self._process: asyncio.subprocess.Process | None = None
-    self._turn = asyncio.Lock()
+    self._talk: _Talk | None = None
+    self._starting = asyncio.Lock()
 
   async def ask(self, do: str, **arguments: Any) -> Any:
     """The script's answer.
@@ -52,54 +54,86 @@ class Bridge:
       EnvironmentFailure: the process died or took too long; it is started anew for the next question.
       ConfigError: the script refuses, and says why.
     """
-    async with self._turn:
-      try:
-        line = await asyncio.wait_for(self._exchange({'do': do, **arguments}), self._seconds)
-      except (TimeoutError, OSError, ValueError) as error:
-        await self._end()
-        raise EnvironmentFailure(f'{self._python} did not answer {do!r}: {type(error).__name__} {error}') from error
-      if not line:
-        raise EnvironmentFailure(f'{self._python} ended at {do!r}: {await self._last_words()}')
-    told = json.loads(line)
+    talk = await self._started()
+    try:
+      told = await asyncio.wait_for(talk.ask({'do': do, **arguments}), self._seconds)
+    except TimeoutError as error:
+      await talk.end()
+      raise EnvironmentFailure(f'{self._python} did not answer {do!r} within {self._seconds:g} s') from error
+    except EOFError as error:
+      raise EnvironmentFailure(f'{self._python} ended at {do!r}: {error}') from error
     if 'refused' in told:
       raise ConfigError(f'{self._command[2]} in {self._python}: {told["refused"]}')
     return told['answer']
 
   async def close(self) -> None:
     """Ends the process. A second close does nothing."""
-    async with self._turn:
-      await self._end()
+    if self._talk is not None:
+      await self._talk.end()
+      self._talk = None
 
-  async def _exchange(self, asked: dict[str, Any]) -> bytes:
-    if self._process is None:
-      self._process = await asyncio.create_subprocess_exec(
-        *self._command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        limit=_LINE,
-        start_new_session=True,  # so that its own children end with it
-      )
-      self._listening = asyncio.create_task(_keep_end(self._process.stderr))
-    assert self._process.stdin is not None and self._process.stdout is not None
-    self._process.stdin.write(json.dumps(asked).encode() + b'\n')
-    with contextlib.suppress(ConnectionError):  # it died: reading says so
-      await self._process.stdin.drain()
-    return await self._process.stdout.readline()
+  async def _started(self) -> '_Talk':
+    async with self._starting:
+      if self._talk is None or self._talk.ended:
+        process = await asyncio.create_subprocess_exec(
+          *self._command,
+          stdin=asyncio.subprocess.PIPE,
+          stdout=asyncio.subprocess.PIPE,
+          stderr=asyncio.subprocess.PIPE,
+          limit=_LINE,
+          start_new_session=True,  # so that its own children end with it
+        )
+        self._talk = _Talk(process)
+      return self._talk
 
-  async def _last_words(self) -> str:
-    said = await self._listening
-    await self._end()
-    return said.strip() or 'without a word'
 
-  async def _end(self) -> None:
-    process, self._process = self._process, None
-    if process is None:
-      return
+class _Talk:
+  """One process and the questions that it has not answered yet."""
+
+  def __init__(self, process: asyncio.subprocess.Process):
+    self._process = process
+    self._numbers = itertools.count()
+    self._open: dict[int, asyncio.Future[dict[str, Any]]] = {}
+    self.ended = False
+    self._errors = asyncio.create_task(_keep_end(process.stderr))
+    self._reader = asyncio.create_task(self._read())
+
+  async def ask(self, asked: dict[str, Any]) -> dict[str, Any]:
+    """The answer as it came. Raises EOFError, with the process's last words, if none can come any more."""
+    number, future = next(self._numbers), asyncio.get_running_loop().create_future()
+    self._open[number] = future
+    assert self._process.stdin is not None
+    try:
+      if self.ended:
+        raise EOFError('it is gone')
+      self._process.stdin.write(json.dumps({'number': number, **asked}).encode() + b'\n')
+      with contextlib.suppress(ConnectionError):  # it died: the reader says so
+        await self._process.stdin.drain()
+      return await future
+    finally:
+      self._open.pop(number, None)
+
+  async def end(self) -> None:
+    """Kills the process and waits for its end."""
     with contextlib.suppress(ProcessLookupError):
-      os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
-    await self._listening
+      os.killpg(self._process.pid, signal.SIGKILL)
+    await self._process.wait()
+    await self._reader
+
+  async def _read(self) -> None:
+    assert self._process.stdout is not None
+    try:
+      while line := await self._process.stdout.readline():
+        told = json.loads(line)
+        future = self._open.get(told['number'])
+        if future is not None and not future.done():
+          future.set_result(told)
+    finally:
+      self.ended = True
+      words = (await self._errors).strip() or 'without a word'
+      for future in self._open.values():
+        if not future.done():
+          future.set_exception(EOFError(words))
 
 
 async def _keep_end(stream: asyncio.StreamReader | None) -> str:

@@ -6,7 +6,7 @@ import re
 from typing import Any, Literal
 
 from slca_jax.config import require
-from slca_jax.evals.benchmark_settings import BfclSettings
+from slca_jax.evals.benchmark_settings import BfclSettings, Tau2Settings
 from slca_jax.evals.statistics import Sampling
 from slca_jax.llm.settings import Endpoint
 from slca_jax.rewards.protocols import Scoring
@@ -46,7 +46,7 @@ class EvaluateConfig:
     intervals: how they are made.
   """
 
-  benchmark: Literal['', 'bfcl'] = ''
+  benchmark: Literal['', 'bfcl', 'tau2'] = ''
   output: str = 'runs/evaluate'
   seed: int = 0
   tasks: str = ''
@@ -67,6 +67,7 @@ class EvaluateConfig:
   cache: CacheSettings = dataclasses.field(default_factory=CacheSettings)
   intervals: Sampling = dataclasses.field(default_factory=Sampling)
   bfcl: BfclSettings = dataclasses.field(default_factory=BfclSettings)
+  tau2: Tau2Settings = dataclasses.field(default_factory=Tau2Settings)
 
   def __post_init__(self):
     for name in ('limit', 'samples'):
@@ -133,6 +134,6 @@ def lasting(config: EvaluateConfig) -> dict[str, Any]:
   whole = dataclasses.asdict(config)
   for name in ('output', 'tasks', 'limit', 'greedy', 'samples', 'at_once', 'redo_failed', 'mesh', 'intervals', 'cache'):
     del whole[name]
-  del whole['benchmark'], whole['bfcl']
+  del whole['benchmark'], whole['bfcl'], whole['tau2']
   del whole['rollout']['local'], whole['rollout']['max_staleness']
   return whole

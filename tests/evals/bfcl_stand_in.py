@@ -55,4 +55,4 @@ for line in sys.stdin:
       answer.append(str(totals[asked['world']]) if name == 'add' else f"Error during execution: name '{name}'")
   else:
     answer = None
-  print(json.dumps({'answer': answer}), flush=True)
+  print(json.dumps({'number': asked['number'], 'answer': answer}), flush=True)

@@ -9,12 +9,11 @@ import pytest
 from slca_jax.chat.calls import render
 from slca_jax.config import build
 from slca_jax.dialogue import ToolCall
-from slca_jax.errors import ConfigError, EnvironmentFailure
+from slca_jax.errors import ConfigError
 from slca_jax.evals import bfcl, bfcl_run
 from slca_jax.evals.benchmark_settings import BfclSettings
 from slca_jax.evals.bfcl import Entry, Official, judge, judge_strictly
 from slca_jax.evals.bfcl_multi_turn import Backend, converse, judge_turns
-from slca_jax.evals.bridge import Bridge
 from slca_jax.evals.statistics import Sampling
 from tests.evals import qwen_test
 from tests.evals.in_domain_test import config as evaluation
@@ -51,38 +50,6 @@ def script(*texts):
     return left.pop(0)
 
   return speak, shown
-
-
-def test_bridge_tells_refusals_and_deaths_and_starts_anew(tmp_path):
-  path = tmp_path / 'script.py'
-  path.write_text(
-    'import json, sys\n'
-    'for line in sys.stdin:\n'
-    '  asked = json.loads(line)\n'
-    "  if asked['do'] == 'die': sys.exit('out of luck')\n"
-    "  if asked['do'] == 'sleep': sys.stdin.read()\n"
-    "  told = {'refused': 'no such'} if asked['do'] == 'odd' else {'answer': asked}\n"
-    '  print(json.dumps(told), flush=True)\n'
-  )
-
-  async def scene():
-    bridge = Bridge(path)
-    long = 'é' * 100_000
-    assert await bridge.ask('echo', word=long) == {'do': 'echo', 'word': long}
-    with pytest.raises(ConfigError, match='no such'):
-      await bridge.ask('odd')
-    with pytest.raises(EnvironmentFailure, match='out of luck'):
-      await bridge.ask('die')
-    assert await bridge.ask('echo') == {'do': 'echo'}
-    await bridge.close()
-    await bridge.close()
-    slow = Bridge(path, seconds=0.05)
-    with pytest.raises(EnvironmentFailure, match='did not answer'):
-      await slow.ask('sleep')
-
-  asyncio.run(scene())
-  with pytest.raises(ConfigError, match='no such interpreter'):
-    Bridge(path, python='/nowhere/python')
 
 
 @pytest.mark.parametrize(
