@@ -49,6 +49,10 @@ def run(config: EvaluateConfig) -> None:
     from slca_jax.evals import bfcl_run
 
     bfcl_run.evaluate(config)
+  elif config.benchmark == 'tau2':
+    from slca_jax.evals import tau2_run
+
+    tau2_run.evaluate(config)
   else:
     from slca_jax.evals import in_domain
 
