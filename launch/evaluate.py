@@ -35,7 +35,8 @@ def main(arguments: list[str]) -> None:
       found = summary.compare(first, second, config.intervals)
       print(tables.write(second, f'against_{first.name}', found), end='')
     elif _AVERAGE.value:
-      print(tables.markdown(summary.average([pathlib.Path(folder) for folder in _AVERAGE.value])), end='')
+      found = [summary.average([pathlib.Path(folder) for folder in _AVERAGE.value])]
+      print(tables.write(pathlib.Path(config.output), 'average', found), end='')
     else:
       run(config)
       print((pathlib.Path(config.output) / 'table.md').read_text('utf-8'), end='')

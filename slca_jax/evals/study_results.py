@@ -41,7 +41,8 @@ class Study:
   def methods(self, regime: str) -> list[str]:
     """The methods with a finished run, the start first."""
     there = {method for known, method, _ in self.runs if known == regime}
-    return [method for method in (SFT, *self.config.methods, *self.config.sweep_methods) if method in there]
+    named = dict.fromkeys((SFT, *self.config.methods, *self.config.sweep_methods))
+    return [method for method in named if method in there]
 
   def seeds(self, regime: str, methods: Sequence[str]) -> list[int]:
     """Those in which every one of the methods is done."""

@@ -17,6 +17,7 @@ from ports import free_port
 from sglang_process import Process, needs_sglang
 
 from slca_jax.chat.template import Template, load_template
+from slca_jax.data.store import Trajectories
 from slca_jax.data.tasks import write_tasks
 from slca_jax.dialogue import Status
 from slca_jax.errors import ConfigError
@@ -349,5 +350,6 @@ def test_a_training_run_samples_from_the_server_and_publishes_after_every_step(s
   for line in lines:
     assert line['status/failed'] == 0 and line['engine/requests'] >= 8 and line['engine/retries'] == 0
     assert line['sync/bytes'] > 300_000 and line['sync/load_seconds'] > 0
-  dumped = (tmp_path / 'out' / 'rollouts' / 'step_000002.jsonl').read_text().splitlines()
-  assert {version for line in dumped for turn in json.loads(line)['turns'] for version, _ in turn['versions']} == {1}
+  store = Trajectories(tmp_path / 'out' / 'rollouts' / 'step_000002', write=False)
+  dumped = [store[index][0] for index in range(len(store))]
+  assert {version for one in dumped for turn in one.turns for version, _ in turn.versions} == {1}
