@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import pathlib
 
 import pytest
 
@@ -65,6 +66,14 @@ def test_each_alarm_rings_for_its_own_number_with_advice(changes, kind, caplog):
     told = run([{**WELL, **changes}] * 4)
   assert ringing(told[-1]) == {kind}
   assert kind in caplog.text and RULES[kind].advice in caplog.text
+
+
+def test_every_alarm_is_explained_with_its_limit():
+  text = (pathlib.Path(__file__).parents[2] / 'docs' / 'metrics.md').read_text('utf-8')
+  for kind, rule in RULES.items():
+    [line] = [line for line in text.splitlines() if line.startswith('|') and f'`alarms/{kind}`' in line]
+    if rule.setting:
+      assert f'`diagnostics.{rule.setting}`, {getattr(Diagnostics(), rule.setting):g}' in line
 
 
 def test_half_of_the_groups_may_be_dead_and_a_limit_itself_does_not_ring():

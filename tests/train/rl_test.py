@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -162,6 +163,14 @@ def test_gradients_of_the_segments_are_measured_every_other_step_and_alarms_at_a
   assert [line['step'] for line in numbers if 'gradient/tool_norm' in line] == [1, 3, 5]
   assert [line['step'] for line in numbers if 'gradient/norm_std' in line] == [2, 3, 4, 5]
   assert all('alarms/kl' in line and 'alarms/dead_tool_groups' in line for line in numbers)
+
+
+def test_every_number_of_a_run_is_explained(unbroken):
+  text = (pathlib.Path(__file__).parents[2] / 'docs' / 'metrics.md').read_text('utf-8')
+  cells = [line.split('|')[1] for line in text.splitlines() if line.startswith('| `')]
+  known = [re.sub('[A-Z]+', '.+', name) for cell in cells for name in re.findall('`([^`]+)`', cell)]
+  names = {name for line in unbroken[0] for name in line} - {'step'}
+  assert not [name for name in names if not any(re.fullmatch(pattern, name) for pattern in known)]
 
 
 def test_finished_run_that_is_asked_again_keeps_its_result(folder):
