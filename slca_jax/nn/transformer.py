@@ -1,4 +1,4 @@
-"""One decoder for Qwen2.5, Qwen3, Llama and SmolLM2: over rows of trees for training, over a cache for sampling."""
+"""One decoder for Qwen2.5, Qwen3, Llama and SmolLM2, over rows of trees; `layers.py` samples with it over a cache."""
 
 import math
 
