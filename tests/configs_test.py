@@ -11,6 +11,7 @@ import pytest
 from slca_jax.config import as_dict, build
 from slca_jax.errors import ConfigError
 from slca_jax.evals.settings import EvaluateConfig
+from slca_jax.evals.study_settings import StudyConfig
 from slca_jax.ops.estimators import ESTIMATORS
 from slca_jax.quickstart.experiment import QuickstartConfig, run
 from slca_jax.rewards.protocols import PROTOCOLS, Scoring
@@ -61,11 +62,29 @@ def test_ablation_without_sgls_is_slca_in_an_unguided_simulated_world():
     ('evaluate', 'bfcl', EvaluateConfig),
     ('evaluate', 'tau2', EvaluateConfig),
     ('evaluate', 'ksweep', EvaluateConfig),
+    ('study', None, StudyConfig),
+    ('study', 'synthesised', StudyConfig),
   ],
 )
 def test_other_configs_build(name, argument, cls):
   config = load(name).get_config(*([argument] if argument else []))
   assert isinstance(build(cls, config), cls)
+
+
+def test_a_study_takes_a_run_of_a_file_of_ones_own(tmp_path):
+  own = tmp_path / 'mine.py'
+  own.write_text(
+    'from slca_jax.config import defaults\nfrom slca_jax.train.settings import RLConfig\n'
+    'def get_config(steps="3"):\n  config = defaults(RLConfig)\n  config.steps = int(steps)\n'
+    '  config.data.heldout = "h.jsonl"\n  return config\n'
+  )
+  study = load('study')
+  assert build(StudyConfig, study.get_config(str(own))).rl.steps == 3
+  assert build(StudyConfig, study.get_config(f'{own}:5')).rl.steps == 5
+  with pytest.raises(ConfigError, match=r'rl\.data\.heldout is empty'):
+    build(StudyConfig, study.get_config('own'))
+  with pytest.raises(ValueError, match='is no Python file'):
+    study.get_config('quickstrat')
 
 
 @pytest.mark.parametrize(('part', 'name'), [('sft', 'steps'), ('sft', 'seed'), ('rl', 'seed'), ('rl', 'output')])

@@ -230,7 +230,7 @@ def evaluation_settings(config: StudyConfig, job: Job) -> EvaluateConfig:
 
 def mark(config: StudyConfig, job: Job) -> str:
   """A digest of all that a job's result depends on."""
-  parts: list[Any] = [lasting(evaluation_settings(config, job)), config.samples]
+  parts: list[Any] = [job.regime, lasting(evaluation_settings(config, job)), config.samples]
   if job.is_run:
     parts.append(as_dict(run_settings(config, job)))
   elif config.world == 'quickstart':

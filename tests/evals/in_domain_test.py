@@ -109,6 +109,19 @@ def test_failed_rollouts_are_counted_and_made_again_only_if_asked(folder, tmp_pa
   assert 'the limit is 5' in json.loads(lines(path)[0])['error']
 
 
+def test_a_model_that_answers_for_itself_as_the_summariser_says_what_it_says_alone(folder, tmp_path):
+  alone = in_domain.evaluate(config(folder, tmp_path / 'alone', limit=2))
+  summariser = config(folder, tmp_path).model
+  assert in_domain.evaluate(config(folder, tmp_path / 'two', limit=2, summariser=summariser)) == alone
+  write_start(tmp_path / 'other', seed=0, network=dataclasses.replace(NETWORK, context=256), samples=1)
+  other = dataclasses.replace(summariser, path=str(tmp_path / 'other'))
+  with pytest.raises(ConfigError, match='its tokenizer is not that of'):
+    in_domain.evaluate(config(folder, tmp_path / 'mixed', limit=2, summariser=other))
+  with pytest.raises(ConfigError, match=r'two stages need rollout\.engine=local'):
+    servers = s.RolloutSettings(engine='sglang', urls='http://localhost:1')
+    config(folder, tmp_path, rollout=servers, summariser=summariser)
+
+
 def test_mark_of_weights_changes_with_any_of_them(tmp_path):
   path = tmp_path / 'model.safetensors'
   path.write_bytes(bytes(1000))
