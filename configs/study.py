@@ -40,7 +40,7 @@ def get_config(kind: str = 'quickstart'):
     config.sweep = (*(f'bias={bias}' for bias in BIASES), *(f'noise={noise}' for noise in NOISES))
     config.quickstart = _load(_HERE / 'quickstart.py').get_config()
     config.quickstart.rl.scoring.referee = 'rule'
-    config.run_seconds = 90.0
+    config.run_seconds, config.start_seconds = 50.0, 200.0  # of one core of a server's CPU
     return config
   config.world = 'own'
   config.regimes = ('plain',)

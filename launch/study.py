@@ -30,8 +30,8 @@ def main(arguments: list[str]) -> None:
     print(study.report(config) if _TABLES.value else study.run(config, say=say), end='')
   except Refused as error:
     sys.exit(f'{type(error).__name__}: {error}')
-  if failed := study.failures(config):
-    sys.exit(f'{len(failed)} of the runs failed: {", ".join(failed)}')
+  if left := study.left(config):
+    sys.exit(f'{len(left)} are left, {left[0]} first; the same command makes them')
 
 
 if __name__ == '__main__':

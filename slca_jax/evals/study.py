@@ -53,11 +53,21 @@ def planned(config: StudyConfig) -> list[Job]:
 
 
 def report(config: StudyConfig) -> str:
-  """Tables of what there is, in three formats, and the claims with their numbers as JSON; returns the Markdown."""
+  """Tables of what there is, in three formats, and the claims with their numbers as JSON; returns the Markdown.
+
+  Raises:
+    ConfigError: there is no study in the folder.
+  """
   folder = pathlib.Path(config.output)
+  require((folder / 'study.json').exists(), f'{config.output!r} holds no study; make one without --tables')
   found = study_tables.read(config)
   write_json(folder / 'claims.json', study_tables.claims_as_json(found))
   return tables.write(folder, 'study', study_tables.tables(found, failures(config)))
+
+
+def left(config: StudyConfig) -> list[str]:
+  """What of the selection is not done: it failed, or the study was stopped."""
+  return [job.name for job in planned(config) if not is_done(config, job)]
 
 
 def failures(config: StudyConfig) -> dict[str, str]:
@@ -89,7 +99,7 @@ def forecast(config: StudyConfig, jobs: Sequence[Job], missing: Sequence[Job]) -
       told = json.loads(path.read_text('utf-8'))
       spent[job.is_run] += [] if told['resumed'] else [told['cpu_seconds']]
   each = statistics.fmean(spent[True]) if spent[True] else config.run_seconds
-  start = statistics.fmean(spent[False]) if spent[False] else each
+  start = statistics.fmean(spent[False]) if spent[False] else config.start_seconds
   starts = sum(not job.is_run for job in missing)
   total = each * (len(missing) - starts) + (start * starts if config.world == 'quickstart' else 0)
   known = f'as {len(spent[True])} runs took on average' if spent[True] else 'as run_seconds says'
@@ -108,6 +118,7 @@ class Crew:
     self._lost, self._asked, self._stopped = set[Job](), set[Job](), False
     self._whole, self._ended = len(missing), 0
     self._cores = sorted(os.sched_getaffinity(0)) if config.pinned else []
+    self._core_of = dict[Job, int]()
 
   def work(self) -> None:
     """Starts and waits until all are done, failed, or SIGTERM or Ctrl-C asked to stop: then processes save and end."""
@@ -161,7 +172,7 @@ class Crew:
 
   def _spawn(self, job: Job) -> subprocess.Popen[bytes]:
     folder = pathlib.Path(self._config.output).absolute()
-    command = [sys.executable, '-m', 'slca_jax.evals.study_job', self._config.output, job.name, *self._core()]
+    command = [sys.executable, '-m', 'slca_jax.evals.study_job', self._config.output, job.name, *self._core(job)]
     environment = {'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled'), **os.environ}
     if self._config.world == 'quickstart':
       environment.setdefault('JAX_PLATFORMS', 'cpu')
@@ -172,12 +183,13 @@ class Crew:
         command, env=environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
       )
 
-  def _core(self) -> list[str]:
+  def _core(self, job: Job) -> list[str]:
+    """The core that the fewest of the running processes have, as an argument; none if they are not pinned."""
     if not self._cores:
       return []
-    core = self._cores.pop(0)
-    self._cores.append(core)
-    return [str(core)]
+    taken = [self._core_of[one] for one in self._running]
+    self._core_of[job] = min(self._cores, key=taken.count)
+    return [str(self._core_of[job])]
 
   def _log(self, job: Job) -> pathlib.Path:
     return (pathlib.Path(self._config.output) / job.name).with_suffix('.log')

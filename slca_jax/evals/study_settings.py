@@ -37,8 +37,9 @@ class StudyConfig:
     close: scores that differ by less are called close, where a claim says that.
     select: patterns of runs to make, as in bias*/slca/*, with commas between; '' is all. Tables show what there is.
     jobs: runs at a time, each a process of its own.
-    pinned: each process to a core of its own, in turn.
-    run_seconds: CPU seconds that a run is expected to take before one has been made.
+    pinned: each process to a core, of its own as long as there are enough.
+    run_seconds, start_seconds: CPU seconds that a run, and a seed's demonstrations, are expected to take before one has
+      been made.
     changes: settings of every run as PATH=VALUE with semicolons between, such as steps=2; prompts=4.
     overrides: settings of single methods by their names, each a path and a value.
     summariser: model that answers for rltr's planner in evaluations; '' is the model that the methods start from.
@@ -61,6 +62,7 @@ class StudyConfig:
   jobs: int = 1
   pinned: bool = False
   run_seconds: float = 60.0
+  start_seconds: float = 0.0
   changes: str = ''
   overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
   summariser: str = ''

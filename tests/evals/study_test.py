@@ -264,7 +264,7 @@ def test_failures_are_shown_and_tried_again_and_nothing_is_made_twice(tmp_path, 
   grid, said = config(tmp_path, jobs=2), []
   scripted['noise=0.3/slca/1'] = 'import sys; sys.exit("no luck")'
   text = study.run(grid, say=said.append)
-  assert 'no luck' in text and list(study.failures(grid)) == ['noise=0.3/slca/1']
+  assert 'no luck' in text and list(study.failures(grid)) == study.left(grid) == ['noise=0.3/slca/1']
   assert said[0].startswith('8 of 8 runs and 2 starts are to be made, about 60 CPU seconds each (as run_seconds says)')
   assert sum(line.endswith(': done') for line in said) == 9
   scripted.clear()
@@ -300,7 +300,12 @@ def test_asked_to_stop_it_ends_its_processes_and_records_no_failure(tmp_path, sc
   study.run(grid, say=said.append)
   assert signal.getsignal(signal.SIGTERM) is before
   assert said[-1] == '[2/3] plain/grpo/0: stopped; the same command goes on'
-  assert not study.failures(grid) and not study.is_done(grid, Job('plain', 'slca', 0))
+  assert not study.failures(grid) and study.left(grid) == ['plain/grpo/0', 'plain/slca/0']
+
+
+def test_tables_of_no_study_are_refused(tmp_path):
+  with pytest.raises(ConfigError, match='holds no study'):
+    study.report(config(tmp_path))
 
 
 def test_the_settings_that_a_process_reads_are_those_of_the_study(tmp_path):
