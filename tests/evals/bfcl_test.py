@@ -5,6 +5,7 @@ import json
 import sys
 
 import pytest
+from evaluation import bfcl_python, evaluation, write_policy
 
 from slca_jax.chat.calls import render
 from slca_jax.config import build
@@ -15,12 +16,13 @@ from slca_jax.evals.benchmark_settings import BfclSettings
 from slca_jax.evals.bfcl import Entry, Official, judge, judge_strictly
 from slca_jax.evals.bfcl_multi_turn import Backend, converse, judge_turns
 from slca_jax.evals.statistics import Sampling
-from tests.evals import qwen_test
-from tests.evals.in_domain_test import config as evaluation
-from tests.evals.in_domain_test import folder as start_folder
 
-folder = start_folder
 ADD = render(ToolCall('add', {'a': 1}))
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  return write_policy(tmp_path_factory.mktemp('bfcl'))
 
 
 @pytest.fixture
@@ -156,7 +158,7 @@ def test_tables_leave_out_what_no_policy_can_get_right_apart():
 
 def test_policy_is_asked_once_and_goes_on(stand_in, folder, tmp_path):
   asked = BfclSettings(categories='simple_python,live_irrelevance', turn_tokens=8)
-  values = {'benchmark': 'bfcl', 'tasks': '', 'bfcl': asked}
+  values = {'benchmark': 'bfcl', 'bfcl': asked}
   first = bfcl_run.evaluate(evaluation(folder, tmp_path / 'out', limit=2, **values))
   path = tmp_path / 'out' / 'simple_python' / 'results.jsonl'
   before = path.read_text().splitlines()
@@ -169,7 +171,7 @@ def test_policy_is_asked_once_and_goes_on(stand_in, folder, tmp_path):
 
 
 def test_official_checkers_take_gold_and_run_nothing_but_their_own_functions():
-  python = qwen_test.official_python()
+  python = bfcl_python()
 
   async def scene(official):
     entries = {entry.id: entry for entry in await official.entries('simple_python')}

@@ -1,12 +1,10 @@
 """What BFCL's Qwen handler writes and reads: by hand, and side by side with it where its package is installed."""
 
-import importlib.util
 import json
-import os
 import subprocess
-import sys
 
 import pytest
+from evaluation import bfcl_python
 
 from slca_jax.chat.calls import render
 from slca_jax.dialogue import ToolCall
@@ -42,14 +40,6 @@ print(json.dumps([[*case, QwenFCHandler._format_prompt(None, *case)] for case in
 """
 
 
-def official_python() -> str:
-  """An interpreter that has bfcl-eval: the one named by BFCL_PYTHON, or this one."""
-  python = os.environ.get('BFCL_PYTHON', '')
-  if not python and importlib.util.find_spec('bfcl_eval') is None:
-    pytest.skip('bfcl-eval is not installed; BFCL_PYTHON names an interpreter that has it')
-  return python or sys.executable
-
-
 def test_prompt_shows_functions_as_they_are_and_of_open_turns_the_reasoning():
   text = qwen.prompt(HISTORY, [{'name': 'f', 'parameters': {'type': 'dict'}}])
   head, rest = text.split('<|im_end|>\n', 1)
@@ -71,7 +61,7 @@ def test_prompt_shows_functions_as_they_are_and_of_open_turns_the_reasoning():
 
 def test_prompts_equal_those_of_the_official_handler():
   cases = json.dumps([[HISTORY, []], [HISTORY, [CALL]], [HISTORY[1:2], []]])
-  command = [official_python(), '-c', OFFICIAL]
+  command = [bfcl_python(), '-c', OFFICIAL]
   done = subprocess.run(command, input=cases, capture_output=True, text=True, timeout=300)
   if 'ModuleNotFoundError' in done.stderr:
     pytest.skip(f"the official handler's own imports are not installed: {done.stderr.splitlines()[-1]}")

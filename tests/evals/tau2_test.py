@@ -5,24 +5,30 @@ import json
 import os
 
 import pytest
+from evaluation import evaluation, write_policy
+from fakes import ScriptedSampler
 
 from slca_jax.chat.calls import render
+from slca_jax.chat.template import Template
 from slca_jax.dialogue import Status, ToolCall
 from slca_jax.errors import ConfigError
 from slca_jax.evals import tau2, tau2_run
 from slca_jax.evals.benchmark_settings import Tau2Settings
 from slca_jax.evals.bridge import Bridge
 from slca_jax.evals.statistics import Sampling
+from slca_jax.quickstart.tokenizer import make_tokenizer
+from slca_jax.quickstart.world import make_task
 from slca_jax.rollout.collect import Rollouts
 from slca_jax.rollout.settings import Decoding, Limits
-from tests.evals.in_domain_test import config as evaluation
-from tests.evals.in_domain_test import folder as start_folder
-from tests.fakes import ScriptedSampler
-from tests.rollout.collect_test import TEMPLATE
 
-folder = start_folder
+TEMPLATE = Template(make_tokenizer([make_task(0, 'train', index) for index in range(20)]))
 STAND_IN = tau2.SCRIPT.parents[2] / 'tests' / 'evals' / 'tau2_stand_in.py'
 USER = Tau2Settings(domains='mock', user_model='someone', user_url='http://localhost:1/v1')
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  return write_policy(tmp_path_factory.mktemp('tau2'))
 
 
 def simulate(texts, *, script=STAND_IN, task='0', settings=USER, python='', **limits):
@@ -101,7 +107,7 @@ def test_pass_all_counts_every_set_of_runs_and_controls_stand_beside():
 
 def test_simulations_are_made_once_and_go_on(monkeypatch, folder, tmp_path):
   monkeypatch.setattr(tau2, 'SCRIPT', STAND_IN)
-  values = {'benchmark': 'tau2', 'tasks': '', 'tau2': USER}
+  values = {'benchmark': 'tau2', 'tau2': USER}
   tau2_run.evaluate(evaluation(folder, tmp_path / 'out', limit=1, **values))
   path = tmp_path / 'out' / 'mock' / 'greedy' / 'results.jsonl'
   before = path.read_text().splitlines()
