@@ -16,11 +16,11 @@ from jax.sharding import PartitionSpec
 from slca_jax.nn import sharding
 from slca_jax.nn.attention_blocks import blocks
 from slca_jax.nn.config import Backend
+from slca_jax.nn.softmax import dot
 from slca_jax.nn.visibility import LONGEST, MASKED, Ids, sees
 
 _DENSE_UP_TO = {'cpu': 64, 'gpu': 512, 'tpu': 512}
 _TRITON_HEADS = (16, 32, 64, 128, 256)
-_dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 def attend(
@@ -70,10 +70,10 @@ def dense(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, ids_BT: Ids) 
   mask_BTS = sees(Ids(*(x[:, :, None] for x in ids_BT)), Ids(*(x[:, None, :] for x in ids_BT)))
   # Plain batched matrix products: with T and G apart, the CPU backend falls into a much slower path.
   q_BKMH = q_BTNH.reshape(B, T, K, N // K, H).transpose(0, 2, 1, 3, 4).reshape(B, K, -1, H)
-  scores_BKMS = _dot('BKMH,BKSH->BKMS', q_BKMH, k_BTKH.swapaxes(1, 2)) * H**-0.5
+  scores_BKMS = dot('BKMH,BKSH->BKMS', q_BKMH, k_BTKH.swapaxes(1, 2)) * H**-0.5
   scores_BKTGS = jnp.where(mask_BTS[:, None, :, None], scores_BKMS.reshape(B, K, T, -1, T), MASKED)
   probs_BKTGS = jax.nn.softmax(scores_BKTGS, axis=-1).astype(v_BTKH.dtype)
-  out_BKMH = _dot('BKMS,BKSH->BKMH', probs_BKTGS.reshape(B, K, -1, T), v_BTKH.swapaxes(1, 2))
+  out_BKMH = dot('BKMS,BKSH->BKMH', probs_BKTGS.reshape(B, K, -1, T), v_BTKH.swapaxes(1, 2))
   out_BTNH = out_BKMH.reshape(B, K, T, -1, H).transpose(0, 2, 1, 3, 4).reshape(B, T, N, H)
   return jnp.where(mask_BTS.any(-1)[..., None, None], out_BTNH, 0).astype(q_BTNH.dtype)
 

@@ -7,16 +7,13 @@ Axes beside the package's legend: G query heads per key-value head, I and J bloc
 tokens, M = U·G query rows of a block.
 """
 
-import functools
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
-from slca_jax.nn.visibility import LOWEST, MASKED, Ids, cut, sees, visible_blocks, walk
+from slca_jax.nn.softmax import accumulate, close, dot, nothing
+from slca_jax.nn.visibility import MASKED, Ids, cut, sees, visible_blocks, walk
 
 _SHORT = 256
-_dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 def blocks(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, ids_BT: Ids, *, block: int | None = None):
@@ -50,7 +47,7 @@ def _flash_forward(q_BIKMH, k_BJKWH, v_BJKWH, ids_BIU):
 
 def _flash_backward(residuals, grad_BIKMH):
   row, out_BIKMH, lse_BIKM = residuals
-  delta_BIKM = _dot('BIKMH,BIKMH->BIKM', out_BIKMH, grad_BIKMH)
+  delta_BIKM = dot('BIKMH,BIKMH->BIKM', out_BIKMH, grad_BIKMH)
   dq_BIKMH, dk_BJKWH, dv_BJKWH = jax.lax.map(_row_backward, (row, grad_BIKMH, lse_BIKM, delta_BIKM))
   return dq_BIKMH, dk_BJKWH, dv_BJKWH, None
 
@@ -58,40 +55,11 @@ def _flash_backward(residuals, grad_BIKMH):
 _flash.defvjp(_flash_forward, _flash_backward)
 
 
-class _Softmax(NamedTuple):
-  """A softmax under way, for queries X, M that meet their keys block by block."""
-
-  top_XM: jax.Array
-  sum_XM: jax.Array
-  out_XMC: jax.Array
-
-
-def _nothing(q_XMC) -> _Softmax:
-  zeros_XM = jnp.zeros(q_XMC.shape[:-1], jnp.float32)
-  return _Softmax(zeros_XM + LOWEST, zeros_XM, jnp.zeros(q_XMC.shape, jnp.float32))
-
-
-def _accumulate(so_far: _Softmax, scores_XMW, v_XWC) -> _Softmax:
-  top_XM = jnp.maximum(so_far.top_XM, scores_XMW.max(-1))
-  probs_XMW = jnp.exp(scores_XMW - top_XM[..., None])
-  decay_XM = jnp.exp(so_far.top_XM - top_XM)
-  add_XMC = _dot('XMW,XWC->XMC', probs_XMW.astype(v_XWC.dtype), v_XWC)
-  sum_XM = so_far.sum_XM * decay_XM + probs_XMW.sum(-1)
-  return _Softmax(top_XM, sum_XM, so_far.out_XMC * decay_XM[..., None] + add_XMC)
-
-
-def _close(done: _Softmax):
-  """(out_XMC, log Σ exp scores), both 0 for a query that saw nothing."""
-  seen_XM = done.sum_XM > 0
-  sum_XM = jnp.where(seen_XM, done.sum_XM, 1)
-  return done.out_XMC / sum_XM[..., None], jnp.where(seen_XM, done.top_XM + jnp.log(sum_XM), 0)
-
-
 def _scores(q_KMH, k_KWH, q_ids, k_ids):
   """Scores of one block pair, masked."""
   mask_UW = sees(Ids(*(x[:, None] for x in q_ids)), k_ids)
   mask_MW = jnp.repeat(mask_UW, q_KMH.shape[1] // mask_UW.shape[0], axis=0)
-  scores_KMW = _dot('KMH,KWH->KMW', q_KMH, k_KWH) * q_KMH.shape[-1] ** -0.5
+  scores_KMW = dot('KMH,KWH->KMW', q_KMH, k_KWH) * q_KMH.shape[-1] ** -0.5
   return jnp.where(mask_MW, scores_KMW, MASKED)
 
 
@@ -103,9 +71,9 @@ def _row_forward(row):
 
     def visit(i, carry):
       j = order_J[i]
-      return _accumulate(carry, _scores(q_KMH, k_JKWH[j], q_ids, Ids(*(x[j] for x in ids_IU))), v_JKWH[j])
+      return accumulate(carry, _scores(q_KMH, k_JKWH[j], q_ids, Ids(*(x[j] for x in ids_IU))), v_JKWH[j])
 
-    out_KMH, lse_KM = _close(jax.lax.fori_loop(0, count, visit, _nothing(q_KMH)))
+    out_KMH, lse_KM = close(jax.lax.fori_loop(0, count, visit, nothing(q_KMH)))
     return out_KMH.astype(q_KMH.dtype), lse_KM
 
   return jax.lax.map(query_block, (q_IKMH, ids_IU, *plan))
@@ -122,11 +90,11 @@ def _row_backward(args):
       j = order_J[i]
       k_KWH, v_KWH = k_JKWH[j], v_JKWH[j]
       probs_KMW = jnp.exp(_scores(q_KMH, k_KWH, q_ids, Ids(*(x[j] for x in ids_IU))) - lse_KM[..., None])
-      dprobs_KMW = _dot('KMH,KWH->KMW', grad_KMH, v_KWH)
+      dprobs_KMW = dot('KMH,KWH->KMW', grad_KMH, v_KWH)
       dscores_KMW = (probs_KMW * (dprobs_KMW - delta_KM[..., None]) * q_KMH.shape[-1] ** -0.5).astype(q_KMH.dtype)
-      dv_JKWH = dv_JKWH.at[j].add(_dot('KMW,KMH->KWH', probs_KMW.astype(grad_KMH.dtype), grad_KMH))
-      dk_JKWH = dk_JKWH.at[j].add(_dot('KMW,KMH->KWH', dscores_KMW, q_KMH))
-      return dq_KMH + _dot('KMW,KWH->KMH', dscores_KMW, k_KWH), dk_JKWH, dv_JKWH
+      dv_JKWH = dv_JKWH.at[j].add(dot('KMW,KMH->KWH', probs_KMW.astype(grad_KMH.dtype), grad_KMH))
+      dk_JKWH = dk_JKWH.at[j].add(dot('KMW,KMH->KWH', dscores_KMW, q_KMH))
+      return dq_KMH + dot('KMW,KWH->KMH', dscores_KMW, k_KWH), dk_JKWH, dv_JKWH
 
     dq_KMH, *carry = jax.lax.fori_loop(0, count, visit, (jnp.zeros(q_KMH.shape, jnp.float32), *carry))
     return tuple(carry), dq_KMH.astype(q_KMH.dtype)

@@ -9,7 +9,6 @@ Axes beside the package's legend: P stems, R seats of a stem, S slots, one row e
 heads per key-value head, M query rows of one product.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,11 +20,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.nn.sharding import ROWS, attention_axes
+from slca_jax.nn.softmax import Softmax, accumulate, close, dot, nothing
+from slca_jax.nn.visibility import LOWEST, MASKED
 
-# A masked score lies far below the running maximum's start, so it vanishes even where nothing was shown yet.
-_MASKED, _LOWEST = -1e30, -1e20
 _STEM_START, _OWN_START, _LARGEST = 256, 64, 4096  # positions of a segment
-_dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 @struct.dataclass
@@ -196,10 +194,10 @@ def _decode_attention(q_S1NH, k_S1KH, v_S1KH, layer, seats):
     return jnp.concatenate([x, jnp.zeros_like(x[:1])])[seats.place_S]
 
   has_S111 = (seats.place_S < P * R)[:, None, None]
-  state = _Softmax(*map(to_slots, state))
-  state = state._replace(top_BKM=jnp.where(has_S111, state.top_BKM, _LOWEST))
+  state = Softmax(*map(to_slots, state))
+  state = state._replace(top=jnp.where(has_S111, state.top, LOWEST))
   seen_SM = jnp.broadcast_to(own_S[:, None] + 1, (S, N // K))
-  out_SKGH = _close(_over(own, q_SKGH, seen_SM, lambda x: x, state))
+  out_SKGH = close(_over(own, q_SKGH, seen_SM, lambda x: x, state))[0]
   return out_SKGH.reshape(S, 1, N, H).astype(q_S1NH.dtype), layer.replace(own=own)
 
 
@@ -207,7 +205,7 @@ def _prompt_attention(q_BTNH, k_BTKH, v_BTKH, layer, pieces):
   stems = _write(layer.stems, k_BTKH, v_BTKH, pieces.stem_B, pieces.position_BT)
   q_BKMH, seen_BM = _by_heads(q_BTNH, k_BTKH.shape[2]), jnp.repeat(pieces.position_BT + 1, _group(q_BTNH, k_BTKH), 1)
   state = _over(stems, q_BKMH, seen_BM, lambda x: x.at[pieces.stem_B].get(mode='clip'))
-  return _by_tokens(_close(state), q_BTNH), layer.replace(stems=stems)
+  return _by_tokens(close(state)[0], q_BTNH), layer.replace(stems=stems)
 
 
 def _turn_attention(q_BTNH, k_BTKH, v_BTKH, layer, pieces):
@@ -218,7 +216,7 @@ def _turn_attention(q_BTNH, k_BTKH, v_BTKH, layer, pieces):
   state = _over(layer.stems, q_BKMH, jnp.repeat(shared_BT, group, 1), lambda x: x.at[pieces.stem_B].get(mode='clip'))
   slots = lambda x: x.at[pieces.slot_B].get(mode='clip')
   state = _over(own, q_BKMH, jnp.repeat(own_BT + 1, group, 1), slots, state)
-  return _by_tokens(_close(state), q_BTNH), layer.replace(own=own)
+  return _by_tokens(close(state)[0], q_BTNH), layer.replace(own=own)
 
 
 def _group(q_BTNH, k_BTKH):
@@ -250,41 +248,17 @@ def _write(segments: Segments, k_BTKH, v_BTKH, row_B, index_BT) -> Segments:
   return Segments(tuple(ks), tuple(vs))
 
 
-class _Softmax(NamedTuple):
-  """A softmax under way, for queries B, K, M that meet their keys segment by segment."""
-
-  top_BKM: jax.Array
-  sum_BKM: jax.Array
-  out_BKMH: jax.Array
-
-
-def _over(segments: Segments, q_BKMH, seen_BM, rows: Callable, state: _Softmax | None = None) -> _Softmax:
+def _over(segments: Segments, q_BKMH, seen_BM, rows: Callable, state: Softmax | None = None) -> Softmax:
   """The softmax after the first `seen` positions of each query's row; `rows` takes the rows of B out of a segment."""
-  zeros_BKM = jnp.zeros(q_BKMH.shape[:-1], jnp.float32)
-  so_far = state or _Softmax(zeros_BKM + _LOWEST, zeros_BKM, jnp.zeros(q_BKMH.shape, jnp.float32))
+  so_far = state or nothing(q_BKMH)
   farthest = jnp.max(seen_BM)
   for (start, size), k_XKHW, v_XKWH in zip(segments.starts(), segments.k_XKHW, segments.v_XKWH, strict=True):
 
     def visit(so_far, k_XKHW=k_XKHW, v_XKWH=v_XKWH, start=start, size=size):
       k_BKHW, v_BKWH = rows(k_XKHW).astype(q_BKMH.dtype), rows(v_XKWH).astype(q_BKMH.dtype)
       visible_BMW = start + jnp.arange(size) < seen_BM[..., None]
-      scores_BKMW = _dot('BKMH,BKHW->BKMW', q_BKMH, k_BKHW) * q_BKMH.shape[-1] ** -0.5
-      return _accumulate(so_far, jnp.where(visible_BMW[:, None], scores_BKMW, _MASKED), v_BKWH)
+      scores_BKMW = dot('BKMH,BKHW->BKMW', q_BKMH, k_BKHW) * q_BKMH.shape[-1] ** -0.5
+      return accumulate(so_far, jnp.where(visible_BMW[:, None], scores_BKMW, MASKED), v_BKWH)
 
     so_far = jax.lax.cond(farthest > start, visit, lambda so_far: so_far, so_far)
   return so_far
-
-
-def _accumulate(so_far: _Softmax, scores_BKMW, v_BKWH) -> _Softmax:
-  top_BKM = jnp.maximum(so_far.top_BKM, scores_BKMW.max(-1))
-  probs_BKMW = jnp.exp(scores_BKMW - top_BKM[..., None])
-  decay_BKM = jnp.exp(so_far.top_BKM - top_BKM)
-  add_BKMH = _dot('BKMW,BKWH->BKMH', probs_BKMW.astype(v_BKWH.dtype), v_BKWH)
-  sum_BKM = so_far.sum_BKM * decay_BKM + probs_BKMW.sum(-1)
-  return _Softmax(top_BKM, sum_BKM, so_far.out_BKMH * decay_BKM[..., None] + add_BKMH)
-
-
-def _close(done: _Softmax) -> jax.Array:
-  """out_BKMH, 0 for a query that saw nothing."""
-  sum_BKM = jnp.where(done.sum_BKM > 0, done.sum_BKM, 1)
-  return done.out_BKMH / sum_BKM[..., None]
