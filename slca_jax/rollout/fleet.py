@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from slca_jax.errors import ConfigError, SamplerError
 from slca_jax.rollout.answers import Tag, is_free
 from slca_jax.rollout.settings import SGLangServers
-from slca_jax.rollout.wire import MARGIN, Server, Trouble
+from slca_jax.rollout.wire import Server, Trouble
 
 Deliver = Callable[[Sequence[Server]], Awaitable[Sequence[Server]]]  # gives weights to servers; returns who has them
 
@@ -192,14 +192,7 @@ class Fleet:
     tag = Tag.read(carried)
     if not is_free(carried) and (tag is None or tag.run != self._run):
       self._dispute(server, carried)
-    if server.context is None:
-      info = await server.ask('/server_info')
-      server.context = min(info[name] for name in ('context_length', 'max_total_num_tokens') if info.get(name))
-    if (server.context or 0) < self._needed + MARGIN:
-      raise ConfigError(
-        f'{server.url} takes {server.context} tokens, the longest rollout needs {self._needed} and {MARGIN} to spare; '
-        'start it with a longer --context-length, or lower rollout.limits'
-      )
+    await server.require_room(self._needed)
 
   def _dispute(self, server: Server, carried: str) -> None:
     if server.url in self._ours:

@@ -16,7 +16,7 @@ from slca_jax.errors import ConfigError, SamplerError
 from slca_jax.rollout.answers import read_draw
 from slca_jax.rollout.sampler import Sample
 from slca_jax.rollout.settings import SGLangServers
-from slca_jax.rollout.wire import MARGIN, Server, Trouble, draw_order
+from slca_jax.rollout.wire import Server, Trouble, draw_order
 
 _LONGEST_NAP = 30.0
 
@@ -45,21 +45,13 @@ class FrozenServers:
     """Asks every server what it takes.
 
     Raises:
-      ConfigError: one does not answer, or takes fewer tokens than the longest request and its answer need.
+      ConfigError: one does not answer, or does not take the longest request and its answer.
     """
     for server in self._servers:
       try:
-        info = await server.ask('/server_info')
+        await server.require_room(self._needed)
       except (Trouble, SamplerError) as error:
         raise ConfigError(f'{error}; start the server, or leave it out of sglang.urls') from error
-      server.context = min(
-        (info[name] for name in ('context_length', 'max_total_num_tokens') if info.get(name)), default=None
-      )
-      require(
-        server.context is None or server.context >= self._needed + MARGIN,
-        f'{server.url} takes {server.context} tokens, the longest rollout needs {self._needed} and {MARGIN} to '
-        'spare; start it with a longer --context-length, or lower rollout.limits',
-      )
 
   async def generate(
     self,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import httpx2
 
-from slca_jax.errors import SamplerError
+from slca_jax.errors import ConfigError, SamplerError
 from slca_jax.rollout.settings import SGLangServers
 
 MARGIN = 6  # positions of its context that SGLang keeps for itself
@@ -130,6 +130,22 @@ class Server:
     self.live = False
     for flight in self.flights:
       flight.cancel()
+
+  async def require_room(self, needed: int) -> None:
+    """Asks, once, how many tokens the server takes.
+
+    Raises:
+      ConfigError: they are fewer than `needed` and a margin, or the server does not say.
+      Trouble, SamplerError: as `ask`.
+    """
+    if self.context is None:
+      info = await self.ask('/server_info')
+      self.context = min(filter(None, map(info.get, ('context_length', 'max_total_num_tokens'))), default=None)
+    if (self.context or 0) < needed + MARGIN:
+      raise ConfigError(
+        f'{self.url} takes {self.context} tokens, the longest rollout needs {needed} and {MARGIN} to spare; '
+        'start it with a longer --context-length, or lower rollout.limits'
+      )
 
   async def healthy(self) -> bool:
     """Whether it can generate now."""

@@ -136,7 +136,7 @@ class RLConfig:
     mini_batch: tasks per update; prompts / mini_batch updates are made of each step's rollouts.
     group_size: rollouts per task, G.
     eval_every: steps between greedy evaluations on the held-out tasks, if there are any; 0 never evaluates.
-    dump_every: steps between dumps of all rollouts as JSONL; 0 never dumps.
+    dump_every: steps between dumps of all rollouts, as `data.store.Trajectories` reads them; 0 never dumps.
     referee: the second judge's endpoint, where a protocol asks one: solved or unsolved, or a plan's completeness.
     cache: answers of endpoints on disk.
     diagnostics: what is measured beside, and from where on the run warns.
