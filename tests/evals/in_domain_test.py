@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
+from evaluation import NETWORK, evaluation, write_policy
 
 from slca_jax.data.store import Trajectories
 from slca_jax.data.tasks import write_tasks
@@ -15,39 +15,23 @@ from slca_jax.dialogue import Parsed, Scores, Status, Task, Trajectory, Turn
 from slca_jax.errors import ConfigError
 from slca_jax.evals import in_domain
 from slca_jax.evals.measures import measures
-from slca_jax.evals.settings import EvaluateConfig
-from slca_jax.evals.statistics import Sampling
-from slca_jax.nn.config import TransformerConfig
 from slca_jax.quickstart.start import write_start
 from slca_jax.quickstart.world import make_task
 from slca_jax.rollout.settings import Limits, LocalEngine
 from slca_jax.train import settings as s
 
 ROOT = Path(__file__).parents[2]
-NETWORK = TransformerConfig(layers=1, width=16, hidden=32, heads=2, kv_heads=1, head_dim=8, context=512)
 
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
-  folder = tmp_path_factory.mktemp('evals')
-  write_start(folder / 'start', seed=0, network=NETWORK, samples=30)
+  folder = write_policy(tmp_path_factory.mktemp('evals'))
   write_tasks([make_task(0, 'heldout', index) for index in range(4)], folder / 'heldout.jsonl')
   return folder
 
 
 def config(folder, output, **changes):
-  values = {
-    'output': str(output),
-    'tasks': str(folder / 'heldout.jsonl'),
-    'model': s.Model(path=str(folder / 'start'), dtype='float32', remat='none'),
-    'mesh': s.MeshShape(1, 1, 1) if len(jax.devices()) == 1 else s.MeshShape(data=2, fsdp=2, tensor=2),
-    'rollout': s.RolloutSettings(
-      limits=Limits(turns=2, prompt_tokens=64, response_tokens=48, turn_tokens=12, observation_tokens=16),
-      local=LocalEngine(slots=8, context=128),
-    ),
-    'intervals': Sampling(resamples=200),
-  }
-  return EvaluateConfig(**{**values, **changes})
+  return evaluation(folder, output, **{'tasks': str(folder / 'heldout.jsonl'), **changes})
 
 
 def lines(path):

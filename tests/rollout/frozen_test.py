@@ -3,26 +3,11 @@
 import asyncio
 
 import pytest
-from sglang_stand_in import StandIn, following
+from sglang_stand_in import following
 
 from slca_jax.errors import ConfigError, SamplerError
 from slca_jax.rollout.frozen import FrozenServers
 from slca_jax.rollout.settings import SGLangServers
-
-
-@pytest.fixture
-def servers():
-  """Makes stand-ins, and ends them with the test."""
-  made = []
-
-  def make(**options):
-    made.append(StandIn(**options))
-    return made[-1]
-
-  yield make
-  for server in made:
-    if not server.dead:
-      server.kill()
 
 
 def asked(*stand_ins, body, context=0, **settings):

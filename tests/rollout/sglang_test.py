@@ -5,7 +5,7 @@ import contextlib
 import errno
 
 import pytest
-from sglang_stand_in import StandIn, following, save
+from sglang_stand_in import following, save
 
 from slca_jax.errors import ConfigError, SamplerError
 from slca_jax.rollout.answers import Tag, read_answer
@@ -15,21 +15,6 @@ from slca_jax.rollout.wire import Trouble
 
 QUICK = {'backoff_seconds': 0.01, 'probe_seconds': 0.02}
 PATIENT = {'outage_seconds': 300.0, 'request_seconds': 300.0, 'connect_seconds': 300.0}
-
-
-@pytest.fixture
-def servers():
-  """Makes stand-ins, and ends them with the test."""
-  made = []
-
-  def make(**options):
-    made.append(StandIn(**options))
-    return made[-1]
-
-  yield make
-  for server in made:
-    if not server.dead:
-      server.kill()
 
 
 def sampler(tmp_path, *stand_ins, run='r', vocab=100, context=0, needed=0, save=save, **settings):

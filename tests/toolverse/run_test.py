@@ -10,6 +10,7 @@ import sys
 
 import pytest
 from endpoint import BROKEN, Play, ScriptedEndpoint
+from raw_schemas import tool
 
 from slca_jax.config import build
 from slca_jax.data.tasks import read_tasks
@@ -22,15 +23,6 @@ from slca_jax.toolverse.teaching import Teacher
 from slca_jax.train.teacher_settings import SynthesizeConfig
 
 ROOT = pathlib.Path(__file__).parents[2]
-
-
-def tool(name, *required):
-  properties = {key: {'type': 'string'} for key in required}
-  return {
-    'name': name,
-    'description': name,
-    'inputSchema': {'type': 'object', 'properties': properties, 'required': required},
-  }
 
 
 SERVERS = {

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from fakes import ScriptedSampler, broken_engine
+from raw_schemas import tool
 from sglang_stand_in import StandIn
 
 from slca_jax.chat.calls import render
@@ -25,15 +26,6 @@ from slca_jax.train.teacher_settings import SynthesizeConfig, TeacherSettings
 
 NETWORK = TransformerConfig(layers=1, width=16, hidden=32, heads=2, kv_heads=1, head_dim=8, context=2048)
 LIMITS = {'turns': 8, 'prompt_tokens': 1500, 'response_tokens': 500, 'turn_tokens': 8}
-
-
-def tool(name, *required):
-  properties = {key: {'type': 'string'} for key in required}
-  return {
-    'name': name,
-    'description': name,
-    'inputSchema': {'type': 'object', 'properties': properties, 'required': required},
-  }
 
 
 SHOP = [
