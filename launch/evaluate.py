@@ -15,6 +15,7 @@ from slca_jax.config import build
 from slca_jax.errors import Refused
 from slca_jax.evals import summary, tables
 from slca_jax.evals.settings import EvaluateConfig
+from slca_jax.evals.which import evaluate
 
 _CONFIG = config_flags.DEFINE_config_file('config', 'configs/evaluate.py', 'What to evaluate.', lock_config=True)
 _COMPARE = flags.DEFINE_list('compare', [], 'Two outputs of evaluations: how much better does the second do?')
@@ -38,26 +39,10 @@ def main(arguments: list[str]) -> None:
       found = [summary.average([pathlib.Path(folder) for folder in _AVERAGE.value])]
       print(tables.write(pathlib.Path(config.output), 'average', found), end='')
     else:
-      run(config)
+      evaluate(config)
       print((pathlib.Path(config.output) / 'table.md').read_text('utf-8'), end='')
   except Refused as error:
     sys.exit(f'{type(error).__name__}: {error}')
-
-
-def run(config: EvaluateConfig) -> None:
-  """Evaluates on tasks of one's own or on a benchmark; what each needs is imported with it."""
-  if config.benchmark == 'bfcl':
-    from slca_jax.evals import bfcl_run
-
-    bfcl_run.evaluate(config)
-  elif config.benchmark == 'tau2':
-    from slca_jax.evals import tau2_run
-
-    tau2_run.evaluate(config)
-  else:
-    from slca_jax.evals import in_domain
-
-    in_domain.evaluate(config)
 
 
 if __name__ == '__main__':

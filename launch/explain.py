@@ -15,8 +15,7 @@ import sys
 
 from absl import app, flags, logging
 
-from slca_jax.data.formats.read import read
-from slca_jax.data.show import explain, wants_color
+from slca_jax.data.show import show_record, wants_color
 from slca_jax.errors import Refused
 
 _DATA = flags.DEFINE_string('data', '', 'A data set in any format that data/formats reads.')
@@ -30,27 +29,14 @@ _PICTURE = flags.DEFINE_string('picture', '', 'PNG of the report; needs Chromium
 _VIEW = flags.DEFINE_string('view', '#/g/0', 'What of the report the picture shows.')
 
 
-def show_record(source: str, index: int, model: str) -> str:
-  """The text of one record. Raises Refused."""
-  row = next((row for place, row in enumerate(read(source, strict=False)) if place == index), None)
-  if row is None:
-    raise Refused(f'index is {index}; {source} has fewer records')
-  template = None
-  if model:
-    from slca_jax.chat.template import load_template  # transformers takes its time to load
-
-    template = load_template(model)
-  return explain(row, template, color=wants_color(sys.stdout, os.environ))
-
-
-def show_run(run: pathlib.Path) -> str:
+def show_run(run: pathlib.Path, color: bool) -> str:
   """What is to be said of a run; its report is written on the way. Raises Refused."""
   from slca_jax.report import browser, example, page, terminal  # JAX takes its time to load
 
   if _EXAMPLE.value:
     example.write_example(run)
   if _ROLLOUT.value:
-    return terminal.rollout_text(run, _ROLLOUT.value, color=wants_color(sys.stdout, os.environ))
+    return terminal.rollout_text(run, _ROLLOUT.value, color=color)
   written = page.write_report(run, most=_ROLLOUTS.value, steps=tuple(map(int, _STEPS.value)))
   if _PICTURE.value:
     browser.take(written, _VIEW.value, pathlib.Path(_PICTURE.value))
@@ -64,7 +50,11 @@ def main(arguments: list[str]) -> None:
     raise app.UsageError(f'name a run or --data, not {runs} and --data={_DATA.value!r}')
   logging.set_verbosity(logging.WARNING)
   try:
-    print(show_run(pathlib.Path(runs[0])) if runs else show_record(_DATA.value, _INDEX.value, _MODEL.value))
+    color = wants_color(sys.stdout, os.environ)
+    shown = (
+      show_run(pathlib.Path(runs[0]), color) if runs else show_record(_DATA.value, _INDEX.value, _MODEL.value, color)
+    )
+    print(shown)
   except (Refused, OSError) as error:
     sys.exit(f'{type(error).__name__}: {error}')
 

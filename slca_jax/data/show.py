@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from slca_jax.chat.calls import render
-from slca_jax.chat.template import Template
+from slca_jax.chat.template import Template, load_template
+from slca_jax.data.formats.read import read
 from slca_jax.data.formats.row import GOLD, Row
 from slca_jax.data.samples import prompt_length
 from slca_jax.dialogue import Dialogue, Message, Task
+from slca_jax.errors import Refused
 
 _RESET = '\x1b[0m'
 # Segments are told apart by hue. What is learned is bold; every other token of it is underlined, so that borders show.
@@ -38,6 +40,18 @@ class Stream(Protocol):
 def wants_color(stream: Stream, environment: Mapping[str, str]) -> bool:
   """Whether to colour what is written there: a terminal that can, and no NO_COLOR that says otherwise."""
   return stream.isatty() and not environment.get('NO_COLOR') and environment.get('TERM') != 'dumb'
+
+
+def show_record(source: str, index: int, model: str, color: bool) -> str:
+  """Record number `index` of a data set as `explain` gives it, by the template of `model`'s folder if that is not ''.
+
+  Raises:
+    Refused: there is no such record, it cannot be read or rendered, or the folder has no template.
+  """
+  row = next((row for place, row in enumerate(read(source, strict=False)) if place == index), None)
+  if row is None:
+    raise Refused(f'index is {index}; {source} has fewer records')
+  return explain(row, load_template(model) if model else None, color=color)
 
 
 def explain(row: Row, template: Template | None = None, *, color: bool = False) -> str:
