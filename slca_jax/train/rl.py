@@ -30,6 +30,7 @@ from slca_jax.train import alarms, endpoints, meeting, metrics, optimizer, polic
 from slca_jax.train.checkpoint import Checkpoints, record_of
 from slca_jax.train.dumps import dump, forget, sampled
 from slca_jax.train.evaluate import roll_greedily
+from slca_jax.train.logp_dumps import dump_logps, logps_of
 from slca_jax.train.metrics import Numbers, settle, staleness, tally
 from slca_jax.train.run import Stop, hush, in_touch, opened
 from slca_jax.train.settings import RLConfig
@@ -197,10 +198,24 @@ class Learner:
     return numbers | settle(met.told('tally')) | {'sampled_tokens': float(sum(met.told('sampled')))}
 
   def _dump(self, taken: Taken) -> None:
-    if self.config.dump_every and self.step % self.config.dump_every == 0:
-      host = f'_host{jax.process_index()}' if jax.process_count() > 1 else ''
+    if folder := self._dump_folder():
       with self.watch('dump'):
-        dump(self.folder / 'rollouts' / f'step_{self.step + 1:06d}{host}', taken.trajectories, taken.scores)
+        dump(folder, taken.trajectories, taken.scores)
+
+  def _dump_logps(self, experiences: Sequence[Experience]) -> None:
+    folder = self._dump_folder()
+    if folder and self.config.dump_logps:
+      with self.watch('dump'):
+        for number, experience in enumerate(experiences):
+          first = number * self.config.mini_batch
+          dump_logps(folder, logps_of(experience), first=first, group_size=self.config.group_size)
+
+  def _dump_folder(self) -> pathlib.Path | None:
+    """Where this host dumps the step, None if it is not to be dumped."""
+    if not self.config.dump_every or self.step % self.config.dump_every:
+      return None
+    host = f'_host{jax.process_index()}' if jax.process_count() > 1 else ''
+    return self.folder / 'rollouts' / f'step_{self.step + 1:06d}{host}'
 
   def _shares(self, taken: Taken) -> list[Share]:
     """What this host brings to each mini-batch; rollouts are numbered by place and index, alike on all hosts."""
@@ -228,6 +243,7 @@ class Learner:
       reference = self.reference and self.reference.fetch()
       experiences = jax.block_until_ready([self.prepare(self.state.params, reference, batch) for batch, _ in laid])
       del reference  # what lies with the host is on the devices for this alone
+    self._dump_logps(experiences)
     found, probed = [], self._probed(experiences[0])
     with self.watch('update'):
       for experience in experiences:

@@ -23,7 +23,7 @@ from slca_jax.train.checkpoint import same_run
 
 # Settings that may differ when a run is resumed: what is written, and how far it goes. With another number of steps a
 # schedule that decays goes on as that of the new length.
-_FREE = ('output', 'steps', 'epochs', 'dump_every', 'eval_every', 'checkpoint', 'diagnostics')
+_FREE = ('output', 'steps', 'epochs', 'dump_every', 'dump_logps', 'eval_every', 'checkpoint', 'diagnostics')
 # Servers and endpoints move, and how long they are waited for changes no answer.
 _FREE_PARTS = (
   "['rollout']['sglang']",

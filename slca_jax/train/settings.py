@@ -137,6 +137,7 @@ class RLConfig:
     group_size: rollouts per task, G.
     eval_every: steps between greedy evaluations on the held-out tasks, if there are any; 0 never evaluates.
     dump_every: steps between dumps of all rollouts, as `data.store.Trajectories` reads them; 0 never dumps.
+    dump_logps: dump the trainer's log-probs beside them, for a report's ratios and divergences.
     referee: the second judge's endpoint, where a protocol asks one: solved or unsolved, or a plan's completeness.
     cache: answers of endpoints on disk.
     diagnostics: what is measured beside, and from where on the run warns.
@@ -151,6 +152,7 @@ class RLConfig:
   group_size: int = 16
   eval_every: int = 0
   dump_every: int = 1
+  dump_logps: bool = False
   method: Method = dataclasses.field(default_factory=Method)
   model: Model = dataclasses.field(default_factory=Model)
   mesh: MeshShape = dataclasses.field(default_factory=MeshShape)

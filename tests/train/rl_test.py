@@ -25,6 +25,7 @@ from slca_jax.llm.settings import Endpoint
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.quickstart.start import write_start
 from slca_jax.quickstart.world import MARKET, make_task
+from slca_jax.report.reading import sampled_in
 from slca_jax.rollout.settings import Layout, Limits, LocalEngine
 from slca_jax.train import rl, worlds
 from slca_jax.train import settings as s
@@ -74,6 +75,7 @@ def config(folder, output, **changes):
     'mini_batch': 2,
     'group_size': 4,
     'eval_every': 2,
+    'dump_logps': True,
     'model': s.Model(path=str(folder / 'start'), dtype='float32', remat='none'),
     'mesh': s.MeshShape(1, 1, 1) if len(jax.devices()) == 1 else s.MeshShape(data=2, fsdp=2, tensor=2),
     'data': s.TaskFiles(str(folder / 'train.jsonl'), str(folder / 'heldout.jsonl')),
@@ -326,3 +328,13 @@ def test_dumped_rollouts_hold_ids_scores_and_reasons(folder, unbroken):
     assert trajectory.status is not Status.FAILED
     assert all(len(turn.tokens) == len(turn.logprobs) for turn in trajectory.turns)
     assert 'process' in scores.why
+
+
+def test_log_probs_of_the_trainer_stand_beside_dumped_rollouts(folder, unbroken):
+  assert unbroken
+  found = sampled_in(folder / 'unbroken', steps=(1,))
+  assert len(found) == 16
+  for one in found:
+    drawn = [logprob for turn in one.trajectory.turns for logprob in turn.logprobs]
+    assert len(one.logps['old']) == len(one.logps['ref']) == len(drawn)
+    np.testing.assert_allclose(one.logps['old'], drawn, atol=1e-3)
