@@ -53,7 +53,7 @@ CONFIG = TransformerConfig(
   qkv_bias=True,
   tied=False,
 )
-RIVALS = pathlib.Path(__file__).resolve().parent / 'sampling_rivals'
+RIVALS = pathlib.Path(__file__).resolve().parent / 'rivals'
 
 
 def write_case(folder: pathlib.Path) -> None:
@@ -105,16 +105,16 @@ def main(_: list[str]) -> None:
   """Runs all contestants and prints the table."""
   folder = pathlib.Path(tempfile.mkdtemp(prefix='sampling_'))
   scripts = {
-    'transformers': (_TRANSFORMERS.value, 'transformers_generate.py'),
-    'tunix': (_TUNIX.value, 'tunix_sampler.py'),
-    'sglang': (_SGLANG.value, 'sglang_server.py'),
+    'transformers': (_TRANSFORMERS.value, 'sampling_transformers.py'),
+    'tunix': (_TUNIX.value, 'sampling_tunix.py'),
+    'sglang': (_SGLANG.value, 'sampling_sglang.py'),
   }
   try:
     write_case(folder)
     jax.clear_caches()
-    results = {'ours': run(sys.executable, 'ours.py', folder)}
+    results = {'ours': run(sys.executable, 'sampling_ours.py', folder)}
     results |= {name: run(python, script, folder) for name, (python, script) in scripts.items() if python}
-    results['ours again'] = run(sys.executable, 'ours.py', folder)
+    results['ours again'] = run(sys.executable, 'sampling_ours.py', folder)
     table(results)
     for name, (python, _script) in scripts.items():
       if not python:

@@ -38,7 +38,7 @@ CONFIG = TransformerConfig(
   vocab=4096, layers=4, width=256, hidden=768, heads=4, kv_heads=2, head_dim=64, context=4096, qkv_bias=True
 )
 HERE = pathlib.Path(__file__).resolve().parent
-RIVALS = {'torch': 'torch_step.py', 'trl': 'trl_step.py', 'tunix': 'tunix_step.py'}
+RIVALS = {name: f'train_step_{name}.py' for name in ('torch', 'trl', 'tunix')}
 
 _SHAPE = flags.DEFINE_enum('shape', 'long', SHAPES, '4 prompts x 16 of 1,024 + 128 tokens, or 8 x 8 of 512 + 128.')
 _REPEATS = flags.DEFINE_integer('repeats', 3, 'Timed steps of each.')
@@ -74,7 +74,7 @@ def write_case(folder: pathlib.Path, shape: tuple[int, int, int, int]) -> None:
 
 def run(python: str, script: str, folder: pathlib.Path) -> dict:
   """What a contestant measured ('seconds', 'first', 'peak', 'loss', 'norm'); its log-probs are NAME.npz in `folder`."""
-  command = [python, str(HERE / 'train_step_rivals' / script), str(folder), str(_REPEATS.value)]
+  command = [python, str(HERE / 'rivals' / script), str(folder), str(_REPEATS.value)]
   done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
   if done.returncode:
     raise RuntimeError(f'{" ".join(command)} ended with {done.returncode}; its messages stand above')
@@ -101,9 +101,9 @@ def compare(folder: pathlib.Path, shape: tuple[int, int, int, int]) -> None:
   """Runs all contestants on one case and prints their rows."""
   write_case(folder, shape)
   pythons = {'torch': _TORCH.value, 'trl': _TRL.value, 'tunix': _TUNIX.value}
-  results = {'ours': run(sys.executable, 'ours.py', folder)}
+  results = {'ours': run(sys.executable, 'train_step_ours.py', folder)}
   results |= {name: run(python, RIVALS[name], folder) for name, python in pythons.items() if python}
-  results['ours again'] = run(sys.executable, 'ours.py', folder)
+  results['ours again'] = run(sys.executable, 'train_step_ours.py', folder)
   base = statistics.median(results['ours']['seconds'] + results['ours again']['seconds'])
   print(f'{shape[0]} prompts x {shape[1]} responses, {shape[2]} + {shape[3]} tokens')
   titles = '', 's per step', 'against ours', 'first step s', 'peak GiB', 'loss', 'gradient norm', 'log-probs differ by'

@@ -9,22 +9,16 @@ seconds, bytes per second and the ratio.
 """
 
 import asyncio
-import contextlib
-import os
 import pathlib
 import shutil
-import signal
-import socket
 import statistics
-import subprocess
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator
 
 import jax
 from absl import app, flags
 from flax import nnx
+from rivals.sglang_cpu import served
 
 from slca_jax.chat.template import Template
 from slca_jax.nn.config import TransformerConfig
@@ -43,30 +37,6 @@ _REPEATS = flags.DEFINE_integer('repeats', 3, 'Syncs and copies; the median coun
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WIDTH, HIDDEN = 1024, 4096
 LAYER = 4 * (2 * WIDTH * WIDTH + 2 * WIDTH * WIDTH // 2 + 3 * WIDTH * HIDDEN)  # bytes, in float32
-
-
-@contextlib.contextmanager
-def served(model: pathlib.Path) -> Iterator[str]:
-  """The address of a server of the checkpoint; it ends with the block."""
-  with socket.socket() as probe:
-    probe.bind(('127.0.0.1', 0))
-    port = probe.getsockname()[1]
-  command = ['bash', str(ROOT / 'launch' / 'sglang.sh'), '--cpu', str(model), str(port)]
-  environment = os.environ | {'VENV': str(pathlib.Path(_VENV.value).resolve())}
-  with open(model.parent / 'server.log', 'wb') as log:
-    server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-  try:
-    while True:
-      if server.poll() is not None:
-        raise SystemExit((model.parent / 'server.log').read_text()[-2000:])
-      with contextlib.suppress(OSError), urllib.request.urlopen(f'http://127.0.0.1:{port}/health', timeout=60):
-        break
-      time.sleep(1)
-    yield f'http://127.0.0.1:{port}'
-  finally:
-    with contextlib.suppress(ProcessLookupError):
-      os.killpg(server.pid, signal.SIGKILL)
-    server.wait()
 
 
 def copy_seconds(model: pathlib.Path, target: pathlib.Path) -> float:
@@ -106,7 +76,7 @@ def main(_: list[str]) -> None:
     (folder / 'copy').mkdir()
     save_hf(params, config, folder / 'model', eos=template.stop_ids)
     make_tokenizer([make_task(0, 'train', index) for index in range(50)]).save_pretrained(str(folder / 'model'))
-    with served(folder / 'model') as url:
+    with served(folder / 'model', pathlib.Path(_VENV.value)) as url:
       found = asyncio.run(measure(url, params, config, folder))
   median = {
     key: statistics.median(numbers[key] for numbers in found)

@@ -12,29 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from tunix.models.qwen2 import model as qwen2
-from tunix.models.qwen2 import params as qwen2_params
 from tunix.rl import algo_core, common
 from tunix.rl.grpo.grpo_learner import GRPOConfig, TrainExample
+from tunix_qwen2 import load
 
 NOT_A_TOKEN = -1  # for the ids of padding and end, of which this batch has none
-
-
-def load(folder: pathlib.Path) -> nnx.Module:
-  stored = json.loads((folder / 'config.json').read_text())
-  config = qwen2.ModelConfig(
-    num_layers=stored['num_hidden_layers'],
-    vocab_size=stored['vocab_size'],
-    embed_dim=stored['hidden_size'],
-    hidden_dim=stored['intermediate_size'],
-    num_heads=stored['num_attention_heads'],
-    num_kv_heads=stored['num_key_value_heads'],
-    head_dim=stored['hidden_size'] // stored['num_attention_heads'],
-    rope_theta=int(stored.get('rope_theta') or stored['rope_parameters']['rope_theta']),
-    norm_eps=stored['rms_norm_eps'],
-    use_tied_embedding=stored['tie_word_embeddings'],
-  )
-  return qwen2_params.create_model_from_safe_tensors(str(folder), config, dtype=jnp.float32)
 
 
 def logps(model: nnx.Module, prompt_RP: jax.Array, response_RT: jax.Array) -> jax.Array:
@@ -59,10 +41,10 @@ def main(folder: pathlib.Path, repeats: int) -> None:
     return loss, norm
 
   start = time.perf_counter()
-  reference = load(folder / 'reference')
+  _, reference = load(folder / 'reference')
   seconds = []
   for repeat in range(repeats + 1):
-    model = load(folder / 'policy')
+    _, model = load(folder / 'policy')
     optimizer = nnx.Optimizer(model, optax.adamw(1e-6, weight_decay=0.01), wrt=nnx.Param)
     begun = time.perf_counter()
     old_RT, ref_RT = logps(model, prompt_RP, response_RT), logps(reference, prompt_RP, response_RT)
