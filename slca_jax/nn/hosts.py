@@ -15,8 +15,7 @@ from jax.experimental import multihost_utils
 
 from slca_jax.errors import ConfigError, WeightsError
 
-_MESSAGE_BYTES = 4096  # what is gathered has one shape everywhere
-_ROOM = 4096  # and sizes are rounded up to a power of two, or each would compile a program
+_ROOM = 4096  # what is gathered has one shape everywhere, rounded up to a power of two, or each would compile a program
 _LONGEST = 500
 
 
@@ -90,19 +89,13 @@ def agree(work: Callable[[], str | None], *, first_only: bool = False) -> str:
     failure = error
   if jax.process_count() > 1:
     text = answer if failure is None else f'{type(failure).__name__}: {failure}'
-    said = _gather({'failed': failure is not None, 'errno': getattr(failure, 'errno', None), 'text': text[:_LONGEST]})
+    said = tell({'failed': failure is not None, 'errno': getattr(failure, 'errno', None), 'text': text[:_LONGEST]})
     answer = said[0]['text']
     if failure is None:
       _raise_for(said)
   if failure is not None:
     raise failure
   return answer
-
-
-def _gather(message: dict[str, Any]) -> list[dict[str, Any]]:
-  """Every process's message, in the order of the processes."""
-  letters = np.frombuffer(json.dumps(message).encode().ljust(_MESSAGE_BYTES), np.uint8)
-  return [json.loads(row.tobytes()) for row in multihost_utils.process_allgather(letters)]
 
 
 def _raise_for(said):
