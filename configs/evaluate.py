@@ -31,4 +31,6 @@ def get_config(kind: str = ''):
   config.rollout.limits.response_tokens = 8192
   config.rollout.local.context = 32768 if kind == 'ksweep' else 24576
   config.rollout.local.slots = 16
+  if not config.benchmark:  # conversations of benchmarks go on behind their first prompt
+    config.rollout.local.own = 8192
   return config

@@ -44,8 +44,12 @@ def get_config(method: str = 'slca'):
   config.rollout.limits.prompt_tokens = 16384
   config.rollout.limits.response_tokens = 8192
   config.rollout.local.context = 24576
-  # The cache holds slots x context x layers x kv_heads x head_dim x 2 numbers: 21 GiB for Qwen2.5-7B in bfloat16.
-  config.rollout.local.slots = 16
+  # The cache holds (prompts x context + slots x own) x layers x kv_heads x head_dim x 2 numbers: 21 GiB for Qwen2.5-7B
+  # in bfloat16. A group of 16 has its prompt twice.
+  config.rollout.local.prompts = 8
+  config.rollout.local.siblings = 8
+  config.rollout.local.slots = 24
+  config.rollout.local.own = 8192
   config.batching.lengths = (8192, 16384, 24576)
   config.batching.micro_rows = 8
   config.referee.sampling.temperature = 0.6 if method == 'rltr' else 0.0  # rltr averages samples

@@ -112,6 +112,7 @@ def test_every_estimator_has_a_protocol_of_its_name():
     ({'prompts': 10, 'mini_batch': 4}, 'prompts 10 cannot be split into mini-batches of 4'),
     ({'batching': {'lengths': (1024,)}}, 'batching.lengths ends at 1024'),
     ({'rollout': {'local': {'context': 4096}}}, 'local.context is 4096'),
+    ({'rollout': {'local': {'own': 4096}}}, 'local.own is 4096'),
     ({'rollout': {'engine': 'sglang'}}, 'urls is empty; name the servers'),
     ({'rollout': {'engine': 'sglang', 'sglang': {'urls': 'localhost'}}}, "'localhost' is no address"),
     ({'rollout': {'decoding': {'temperature': 0.0}}}, 'greedy rollouts are all alike'),

@@ -116,12 +116,16 @@ class RolloutSettings:
     if self.engine == 'sglang':
       require(bool(self.sglang.servers), 'urls is empty; name the servers, as in http://host:30000')
       return  # how long their context is, only the servers can tell
-    limits, context = self.limits, self.local.context
+    limits, context, own = self.limits, self.local.context, self.local.own
     longest = limits.prompt_tokens + limits.response_tokens
     require(
       context >= longest,
       f'local.context is {context}; limits.prompt_tokens {limits.prompt_tokens} + response_tokens '
       f'{limits.response_tokens} need {longest} positions',
+    )
+    require(
+      own is None or own >= limits.response_tokens,
+      f'local.own is {own}; limits.response_tokens {limits.response_tokens} need as many positions behind a prompt',
     )
 
 
