@@ -73,11 +73,12 @@ def write_case(folder: pathlib.Path, shape: tuple[int, int, int, int]) -> None:
 
 
 def run(python: str, script: str, folder: pathlib.Path) -> dict:
-  """What a contestant measured ('seconds', 'first', 'peak', 'loss', 'norm'); its log-probs are NAME.npz in `folder`."""
+  """'seconds', 'first', 'peak', 'loss' and 'norm' of a contestant, empty if it failed; its log-probs are in NAME.npz."""
   command = [python, str(HERE / 'rivals' / script), str(folder), str(_REPEATS.value)]
   done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-  if done.returncode:
-    raise RuntimeError(f'{" ".join(command)} ended with {done.returncode}; its messages stand above')
+  if done.returncode:  # what the others measure is still worth a table
+    print(f'{" ".join(command)} ended with {done.returncode}; its messages stand above', file=sys.stderr)
+    return {}
   return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -101,9 +102,11 @@ def compare(folder: pathlib.Path, shape: tuple[int, int, int, int]) -> None:
   """Runs all contestants on one case and prints their rows."""
   write_case(folder, shape)
   pythons = {'torch': _TORCH.value, 'trl': _TRL.value, 'tunix': _TUNIX.value}
-  results = {'ours': run(sys.executable, 'train_step_ours.py', folder)}
-  results |= {name: run(python, RIVALS[name], folder) for name, python in pythons.items() if python}
-  results['ours again'] = run(sys.executable, 'train_step_ours.py', folder)
+  runs = {'ours': (sys.executable, 'train_step_ours.py')}
+  runs |= {name: (python, RIVALS[name]) for name, python in pythons.items() if python}
+  runs['ours again'] = runs['ours']
+  tried = {name: run(*command, folder) for name, command in runs.items()}
+  results = {name: found for name, found in tried.items() if found}
   base = statistics.median(results['ours']['seconds'] + results['ours again']['seconds'])
   print(f'{shape[0]} prompts x {shape[1]} responses, {shape[2]} + {shape[3]} tokens')
   titles = '', 's per step', 'against ours', 'first step s', 'peak GiB', 'loss', 'gradient norm', 'log-probs differ by'
@@ -116,8 +119,8 @@ def compare(folder: pathlib.Path, shape: tuple[int, int, int, int]) -> None:
       f'| {name} | {middle:.2f} | {middle / base:.2f}x | {found["first"]:.1f} | {found["peak"]:.2f} '
       f'| {found["loss"]:.6f} | {found["norm"]:.6f} | {far} |'
     )
-  for name in sorted(set(pythons) - set(results)):
-    print(f'{name}: not measured, no interpreter was given')
+  for name in sorted({*tried, *pythons} - set(results)):
+    print(f'{name}: not measured, {"it failed" if name in tried else "no interpreter was given"}')
 
 
 if __name__ == '__main__':

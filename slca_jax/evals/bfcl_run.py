@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import tqdm
 
 from slca_jax.config import require
 from slca_jax.data.folders import claimed, write_json
@@ -23,6 +22,7 @@ from slca_jax.errors import EnvironmentFailure, SamplerError, TemplateError
 from slca_jax.evals import bfcl, qwen, statistics, tables
 from slca_jax.evals.bfcl import IMPOSSIBLE, Entry, Official, Speak
 from slca_jax.evals.bfcl_multi_turn import Backend, converse, judge_turns
+from slca_jax.evals.crew import do_all
 from slca_jax.evals.in_domain import weights_mark
 from slca_jax.evals.settings import EvaluateConfig, as_run, lasting
 from slca_jax.evals.statistics import Estimate, Sampling
@@ -93,19 +93,11 @@ async def _ask_policy(config: EvaluateConfig, works: Sequence[tuple[Records, lis
 async def _ask_all(
   kept: Records, missing: Sequence[Entry], world: Rollouts, official: Official, config: EvaluateConfig
 ) -> None:
-  left = iter(missing)
-  name = missing[0].category if missing else ''
-  bar = tqdm.tqdm(total=len(missing), desc=name, unit='entry', disable=None if missing else True)
+  async def one(entry: Entry) -> None:
+    kept.append([await _ask(entry, world, official, config)])
 
-  async def crew_member() -> None:
-    for entry in left:  # all of the crew take from one iterator
-      kept.append([await _ask(entry, world, official, config)])
-      bar.update()
-
-  with contextlib.closing(bar):
-    async with asyncio.TaskGroup() as crew:
-      for _ in range(min(world.sampler.concurrency, len(missing))):
-        crew.create_task(crew_member())
+  title = missing[0].category if missing else ''
+  await do_all(missing, one, at_once=world.sampler.concurrency, title=title, unit='entry')
 
 
 async def _ask(entry: Entry, world: Rollouts, official: Official, config: EvaluateConfig) -> Record:

@@ -13,7 +13,6 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 import jax
-import tqdm
 
 from slca_jax.config import require
 from slca_jax.data.folders import claimed
@@ -21,6 +20,7 @@ from slca_jax.data.tasks import read_tasks
 from slca_jax.dialogue import Scores, Task, Trajectory
 from slca_jax.errors import TemplateError
 from slca_jax.evals import results
+from slca_jax.evals.crew import do_all
 from slca_jax.evals.measures import measures
 from slca_jax.evals.results import Results
 from slca_jax.evals.settings import GREEDY, EvaluateConfig, as_run, lasting, named_files
@@ -136,20 +136,16 @@ async def _two_stages(config: EvaluateConfig, world: Rollouts) -> TwoStageSample
 
 async def _do(work: Work, world: Rollouts, score: Scorer, config: EvaluateConfig) -> None:
   """Makes the missing rollouts, `at_once` tasks at a time."""
-  gate, left = asyncio.Semaphore(world.sampler.concurrency), iter(work.missing.items())
-  bar = tqdm.tqdm(total=len(work.missing), desc=f'{work.name}, {work.mode}', unit='task', disable=None)
+  gate = asyncio.Semaphore(world.sampler.concurrency)
 
-  async def crew_member() -> None:
-    for place, indices in left:  # all of the crew take from one iterator
-      pairs = await _roll_task(work.tasks[place], indices, world, score, gate, seed=f'{config.seed}/{work.mode}')
-      pairs = [(dataclasses.replace(trajectory, group=place), scores) for trajectory, scores in pairs]
-      work.kept.append(pairs, [measures(trajectory, scores) for trajectory, scores in pairs])
-      bar.update()
+  async def one(missing: tuple[int, list[int]]) -> None:
+    place, indices = missing
+    pairs = await _roll_task(work.tasks[place], indices, world, score, gate, seed=f'{config.seed}/{work.mode}')
+    pairs = [(dataclasses.replace(trajectory, group=place), scores) for trajectory, scores in pairs]
+    work.kept.append(pairs, [measures(trajectory, scores) for trajectory, scores in pairs])
 
-  with contextlib.closing(bar):
-    async with asyncio.TaskGroup() as crew:
-      for _ in range(min(config.at_once, len(work.missing))):
-        crew.create_task(crew_member())
+  missing, title = list(work.missing.items()), f'{work.name}, {work.mode}'
+  await do_all(missing, one, at_once=config.at_once, title=title, unit='task')
 
 
 async def _roll_task(

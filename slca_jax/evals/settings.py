@@ -24,6 +24,7 @@ from slca_jax.train.settings import (
 from slca_jax.train.surroundings import JUDGE
 
 GREEDY, SAMPLED = 'greedy', 'sampled'
+SHARED = ('model', 'mesh', 'environment', 'rollout', 'scoring', 'judge', 'referee', 'cache')  # with training
 _NAME = re.compile(r'[\w.+-]+')
 
 
@@ -103,10 +104,7 @@ def as_run(config: EvaluateConfig) -> RLConfig:
     seed=config.seed,
     method=Method(protocol=config.protocol),
     batching=Layout((limits.prompt_tokens + limits.response_tokens,)),
-    **{
-      name: getattr(config, name)
-      for name in ('model', 'mesh', 'environment', 'rollout', 'scoring', 'judge', 'referee', 'cache')
-    },
+    **{name: getattr(config, name) for name in SHARED},
   )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from slca_jax.config import as_dict, build, require
-from slca_jax.evals.settings import EvaluateConfig, lasting
+from slca_jax.evals.settings import SHARED, EvaluateConfig, lasting
 from slca_jax.evals.statistics import Sampling
 from slca_jax.quickstart import experiment
 from slca_jax.quickstart.experiment import QuickstartConfig
@@ -19,7 +19,6 @@ from slca_jax.train.settings import JudgeSettings, RLConfig
 
 START, PLANNER = 'start', 'planner'
 _JUDGE = ('noise', 'bias', 'bias_turns')
-_SHARED = ('model', 'mesh', 'environment', 'rollout', 'scoring', 'judge', 'referee', 'cache')
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -213,7 +212,7 @@ def evaluation_settings(config: StudyConfig, job: Job) -> EvaluateConfig:
   """
   base = build(RLConfig, base_of(config, job.seed), path=job.name)
   folder = pathlib.Path(config.output) / job.name
-  shared = {name: getattr(base, name) for name in _SHARED}
+  shared = {name: getattr(base, name) for name in SHARED}
   shared['judge'] = dataclasses.replace(base.judge, noise=0.0, bias=0.0)
   if job.is_run:
     shared['model'] = dataclasses.replace(base.model, path=str(folder / 'run' / 'model'))

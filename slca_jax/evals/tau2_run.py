@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
-import tqdm
 
 from slca_jax.config import require
 from slca_jax.data.folders import claimed, write_json
 from slca_jax.evals import results, statistics, tables, tau2
 from slca_jax.evals.bridge import Bridge
+from slca_jax.evals.crew import do_all
 from slca_jax.evals.in_domain import weights_mark
 from slca_jax.evals.results import Record, Results
 from slca_jax.evals.settings import GREEDY, EvaluateConfig, as_run, lasting
@@ -112,24 +112,17 @@ async def _simulate_all(config: EvaluateConfig, works: Sequence[Work], official:
 
 
 async def _do(work: Work, world: Rollouts, official: Bridge, config: EvaluateConfig) -> None:
-  left = iter([(place, index) for place, indices in work.missing.items() for index in indices])
-  count = sum(map(len, work.missing.values()))
-  bar = tqdm.tqdm(total=count, desc=f'{work.domain}, {work.mode}', unit='simulation', disable=None if count else True)
+  async def one(missing: tuple[int, int]) -> None:
+    place, index = missing
+    trajectory, scores = await tau2.simulate(
+      work.domain, work.tasks[place], index, world, official, config.tau2, seed=f'{config.seed}/{work.mode}'
+    )
+    pair = dataclasses.replace(trajectory, group=place), scores
+    work.kept.append([pair], [tau2.measures(*pair)])
 
-  async def crew_member() -> None:
-    for place, index in left:  # all of the crew take from one iterator
-      seed = f'{config.seed}/{work.mode}'
-      trajectory, scores = await tau2.simulate(
-        work.domain, work.tasks[place], index, world, official, config.tau2, seed=seed
-      )
-      pair = dataclasses.replace(trajectory, group=place), scores
-      work.kept.append([pair], [tau2.measures(*pair)])
-      bar.update()
-
-  with contextlib.closing(bar):
-    async with asyncio.TaskGroup() as crew:
-      for _ in range(min(world.sampler.concurrency, count)):
-        crew.create_task(crew_member())
+  missing = [(place, index) for place, indices in work.missing.items() for index in indices]
+  title = f'{work.domain}, {work.mode}'
+  await do_all(missing, one, at_once=world.sampler.concurrency, title=title, unit='simulation')
 
 
 async def _controls(folder: pathlib.Path, domain: str, tasks: Sequence[str], official: Bridge) -> Controls:
