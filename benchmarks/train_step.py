@@ -73,7 +73,7 @@ def write_case(folder: pathlib.Path, shape: tuple[int, int, int, int]) -> None:
 
 
 def run(python: str, script: str, folder: pathlib.Path) -> dict:
-  """'seconds', 'first', 'peak', 'loss' and 'norm' of a contestant, empty if it failed; its log-probs are in NAME.npz."""
+  """'seconds', 'first', 'peak', 'loss' and 'norm' of a contestant, empty if it failed; NAME.npz has its log-probs."""
   command = [python, str(HERE / 'rivals' / script), str(folder), str(_REPEATS.value)]
   done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
   if done.returncode:  # what the others measure is still worth a table
