@@ -1,18 +1,21 @@
 """SFT on real rows until it knows them by heart: a policy of the quickstart's size, from random weights.
 
     python benchmarks/sft_overfit.py [--data=DIR --toolrl=40 --steps=600 --kill]
+    python benchmarks/sft_overfit.py --toolrl=1000 --width=192 --layers=3 --steps=3000   # all rows, in a wider policy
 
 DIR holds `toucan_preview/` and `toolrl/`: rows of the data that SLCA-GRPO and ToolRL released. All SFT rows of the
 preview and the first `--toolrl` of ToolRL's SFT and RL rows are trained on; a tokenizer is made of them. Prints the
 loss on these rows, and of greedy rollouts on the same questions the share that makes exactly the calls shown and the
-share of Success@0.9. With --kill the run is killed twice with SIGKILL and resumed, and its weights and metrics are
-compared with those of an unbroken run of as many steps.
+share of Success@0.9. A policy holds about two bits per parameter, and the bits of the learned text as lzma packs it
+stand beside its parameters: with more rows it must be wider. With --kill the run is killed twice with SIGKILL and
+resumed, and its weights and metrics are compared with those of an unbroken run of as many steps.
 """
 
 import argparse
 import dataclasses
 import hashlib
 import json
+import lzma
 import os
 import pathlib
 import signal
@@ -82,8 +85,9 @@ def tokenizer_of(dialogues: list[Dialogue], *, size: int) -> PreTrainedTokenizer
   return fast
 
 
-def sft_config(folder: pathlib.Path, output: str, steps: int) -> s.SFTConfig:
-  """The supervised run: one full row per update, which shows about six dialogues."""
+def sft_config(folder: pathlib.Path, output: str, steps: int, *, width: int = NETWORK.width) -> s.SFTConfig:
+  """The supervised run: one full row per update, which shows about six dialogues; slower steps for a wider policy."""
+  rate = 4e-3 * (NETWORK.width / width) ** 0.5
   data = str(folder / 'dialogues.jsonl')
   return s.SFTConfig(
     output=str(folder / output),
@@ -95,7 +99,7 @@ def sft_config(folder: pathlib.Path, output: str, steps: int) -> s.SFTConfig:
     data=s.Demonstrations(data, data),
     batching=Layout((LENGTH,), 1),
     packing=s.Packing(rows=1, window=128),
-    optimizer=s.Optimizer(4e-3, 'cosine', warmup=0.03, hold=0.4, final_fraction=0.02, b2=0.98, weight_decay=0.0),
+    optimizer=s.Optimizer(rate, 'cosine', warmup=0.03, hold=0.4, final_fraction=0.02, b2=0.98, weight_decay=0.0),
     checkpoint=s.Checkpointing(every=100),
   )
 
@@ -143,12 +147,12 @@ def start(config: s.SFTConfig) -> subprocess.Popen:
   return subprocess.Popen([sys.executable, '-c', RUN, str(path)], stderr=subprocess.DEVNULL)
 
 
-def killed(folder: pathlib.Path, steps: int) -> bool:
+def killed(folder: pathlib.Path, steps: int, width: int) -> bool:
   """Whether a run that was killed twice ends with the weights of an unbroken one."""
   digests = []
   for output, kills in (('unbroken', ()), ('killed', (steps // 3, 2 * steps // 3))):
     config = dataclasses.replace(
-      sft_config(folder, output, steps), eval_every=0, checkpoint=s.Checkpointing(every=max(1, steps // 7))
+      sft_config(folder, output, steps, width=width), eval_every=0, checkpoint=s.Checkpointing(every=max(1, steps // 7))
     )
     metrics = pathlib.Path(config.output) / 'metrics.jsonl'
     for kill in kills:
@@ -178,6 +182,8 @@ def main() -> None:
   parser.add_argument('--toolrl', type=int, default=40, help="rows of each of ToolRL's two files")
   parser.add_argument('--vocab', type=int, default=4096)
   parser.add_argument('--steps', type=int, default=600)
+  parser.add_argument('--width', type=int, default=NETWORK.width, help='of the policy; heads have 32')
+  parser.add_argument('--layers', type=int, default=NETWORK.layers)
   parser.add_argument('--kill', action='store_true')
   args = parser.parse_args()
   args.output.mkdir(parents=True, exist_ok=True)
@@ -187,19 +193,23 @@ def main() -> None:
   examples = [encode(dialogue, template) for dialogue in dialogues]
   fits = [dialogue for dialogue, example in zip(dialogues, examples, strict=True) if example.size <= LENGTH]
   write_dialogues(fits, args.output / 'dialogues.jsonl')
-  network = dataclasses.replace(NETWORK, context=2 * LENGTH)
+  heads = args.width // NETWORK.head_dim
+  shape = {'width': args.width, 'hidden': 3 * args.width, 'heads': heads, 'kv_heads': heads, 'layers': args.layers}
+  network = dataclasses.replace(NETWORK, context=2 * LENGTH, **shape)
   parameters = write_random(args.output / 'start', tokenizer, seed=0, network=network)
   sizes = [example.size for example in examples if example.size <= LENGTH]
   learned = sum(int(example.learned.sum()) for example in examples if example.size <= LENGTH)
   print(f'{len(fits)} of {len(dialogues)} dialogues, {sum(sizes)} tokens (longest {max(sizes)}), {learned} learned')
-  print(f'{parameters} parameters', flush=True)
+  text = '\n'.join(tokenizer.decode(example.tokens[example.learned]) for example in examples)
+  bits = 8 * len(lzma.compress(text.encode(), preset=9))
+  print(f'{parameters} parameters; learned text of {bits} bits under lzma', flush=True)
   if args.kill:
-    print('weights and metrics of a killed run are equal:', killed(args.output, min(args.steps, 30)))
+    print('weights and metrics of a killed run are equal:', killed(args.output, min(args.steps, 30), args.width))
     return
   from slca_jax.train import sft
 
   begin = time.perf_counter()
-  numbers = sft.train(sft_config(args.output, 'sft', args.steps))
+  numbers = sft.train(sft_config(args.output, 'sft', args.steps, width=args.width))
   print(
     f'{numbers["heldout_loss"]:.4f} loss on these rows after {args.steps} steps, {time.perf_counter() - begin:.0f} s'
   )
