@@ -1,8 +1,6 @@
 """The steady loop: from a batch's arrival to its numbers nothing is compiled, and nothing waits for the host."""
 
 import contextlib
-import dataclasses
-import pathlib
 
 import jax
 import numpy as np

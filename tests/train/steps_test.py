@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import math
+import re
 
 import chex
 import jax
@@ -242,3 +244,51 @@ def test_update_compiles_once_per_shape():
       state, _ = update(state, prepare(state.params, REFERENCE, batch))
       shapes.add(batch.tokens_BT.shape)
   assert update._cache_size() == prepare._cache_size() == len(shapes)
+
+
+def sharded(mesh, *, micro_rows=8, optimizer=None):
+  """(prepare, update, state, reference, rows) on a mesh that is in force."""
+  optimizer = optimizer or optax.adam(1e-3)
+  params = jax.device_put(jax.tree.map(jnp.copy, PARAMS), sharding.named_shardings(PARAMS, mesh))
+  reference = jax.device_put(REFERENCE, sharding.named_shardings(REFERENCE, mesh))
+  state, shardings = policy.init_state(params, optimizer, mesh)
+  prepare = make_prepare(NETWORK, Objective(), slca, micro_rows=micro_rows)
+  update = make_update(NETWORK, Objective(), optimizer, micro_rows=micro_rows, shardings=shardings)
+  return prepare, update, state, reference, sharding.rows_sharding(mesh)
+
+
+@pytest.mark.parametrize('shape', [dict(data=2, fsdp=4), dict(data=2, fsdp=2, tensor=2)])
+def test_no_device_is_sent_the_hidden_states_of_another(shape):
+  mesh = sharding.make_mesh(**shape)
+  with jax.set_mesh(mesh):
+    prepare, update, state, reference, rows = sharded(mesh)
+    trajectories, scores = rollouts(groups=12)
+    batch = to_batch(trajectories, scores, Layout((32,), 8), turns=4, sharding=rows)
+    assert batch.tokens_BT.shape[0] > 8
+    experience = prepare(state.params, reference, batch)
+    compiled = [prepare.lower(state.params, reference, batch), update.lower(state, experience)]
+    text = '\n'.join(program.compile().as_text() for program in compiled)
+  moved = re.findall(r'= (.*?) (?:all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(', text)
+  sizes = [math.prod(map(int, dims.split(','))) for shape in moved for dims in re.findall(r'\[([\d,]+)\]', shape)]
+  largest = max(leaf.size for leaf in jax.tree.leaves(PARAMS))  # weights are gathered, and the first tokens of runs
+  assert sizes and max(sizes) <= largest < 8 * 32 * CONFIG.width
+  # The gradient of the vocabulary is summed up once, behind the loop over chunks of learned tokens and not inside it.
+  table = rf'f32\[{CONFIG.vocab // shape.get("tensor", 1)},\d+\]'
+  summed = [line for line in text.splitlines() if re.search(rf'{table}.* (all-reduce|reduce-scatter)(-start)?\(', line)]
+  assert summed and not any('while/body/BCV' in line for line in summed)
+
+
+def test_reference_on_the_host_gives_the_log_probs_of_one_on_the_devices():
+  mesh = sharding.make_mesh(data=2, fsdp=4)
+  with jax.set_mesh(mesh):
+    prepare, _, state, reference, rows = sharded(mesh)
+    trajectories, scores = rollouts()
+    batch = to_batch(trajectories, scores, Layout((32,), 8), turns=4, sharding=rows)
+    held = policy.Reference(reference, placement='host')
+    away = {leaf.sharding.memory_kind for leaf in jax.tree.leaves(held._params)}
+    found = [
+      prepare(state.params, which.fetch(), batch).ref_logp_BT
+      for which in (held, policy.Reference(reference, placement='device'))
+    ]
+  assert away == {'pinned_host'}
+  np.testing.assert_array_equal(*found)
