@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
+from slca_jax import blocking
 from slca_jax.config import require
 from slca_jax.data.folders import claimed
 from slca_jax.data.tasks import read_tasks
@@ -68,7 +69,7 @@ def evaluate(config: EvaluateConfig) -> list[Summary]:
         endpoints.probe(settings)
         loaded = policy.load(config.model, config.mesh)
         with jax.set_mesh(loaded.mesh), rarely_interrupted():
-          asyncio.run(_roll_out(config, loaded, works))
+          blocking.run(_roll_out(config, loaded, works))
     summaries = [_summary(config, folder, name, mode) for name in files for mode in config.modes]
     write_summary(folder, summaries, config.intervals)
   return summaries

@@ -3,7 +3,6 @@
 An advantage is the same for all tokens of a run, so each run stands in the batch as a single token.
 """
 
-import asyncio
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from slca_jax import blocking
 from slca_jax.arrays import NONE, SUMMARY, TOOL
 from slca_jax.dialogue import Scores, Status, Trajectory
 from slca_jax.ops.estimators import ESTIMATORS
@@ -75,7 +75,7 @@ def credits_of(sampled: Sequence[Sampled], settings: Settings) -> list[Credit]:
   scores = []
   for name in (settings.protocol, *names[1:]):
     if PROTOCOLS[name] not in known:
-      known[PROTOCOLS[name]] = asyncio.run(_scores(sampled, name, settings))
+      known[PROTOCOLS[name]] = blocking.run(_scores(sampled, name, settings))
     scores.append(known[PROTOCOLS[name]])
   tables = _advantages(sampled, scores, names, settings)
   return [

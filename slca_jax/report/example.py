@@ -4,12 +4,12 @@ The first group is the paper's: two prices are asked for. Rollout 1 searches fir
 other, so its calls are worth 0.65 where one step with both is worth 1.0; but the judge likes its answer best.
 """
 
-import asyncio
 import dataclasses
 import json
 import pathlib
 from collections.abc import Callable
 
+from slca_jax import blocking
 from slca_jax.chat.calls import parse
 from slca_jax.chat.template import Template
 from slca_jax.config import as_dict
@@ -124,7 +124,7 @@ def write_example(folder: pathlib.Path) -> None:
     for group, (task, scripts) in enumerate(cases)
     for index, script in enumerate(scripts)
   ]
-  scores = [asyncio.run(rated(trajectory, script)) for trajectory, script in acted]
+  scores = [blocking.run(rated(trajectory, script)) for trajectory, script in acted]
   write_json(folder / 'config.json', as_dict(RLConfig(output=str(folder), group_size=4, prompts=2, mini_batch=2)))
   dump(folder / 'rollouts' / 'step_000001', [trajectory for trajectory, _ in acted], scores)
 

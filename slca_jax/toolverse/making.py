@@ -94,7 +94,7 @@ def make_tasks(
   suggest: Suggest | None = None,
   write: Write | None = None,
 ) -> MadeTasks:
-  """The tasks of a tested environment. Not for use inside an event loop.
+  """The tasks of a tested environment. An event loop that it is called in stands still.
 
   Args:
     suggest: proposes further edges of the graph.

@@ -11,7 +11,6 @@ runs/toolverse/
   funnel.md          what was left after each stage
 """
 
-import asyncio
 import collections
 import concurrent.futures
 import contextlib
@@ -21,6 +20,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from slca_jax import blocking
 from slca_jax.config import as_dict, require
 from slca_jax.data.tasks import task_from_json, task_to_json, write_tasks
 from slca_jax.dialogue import Task
@@ -127,7 +127,7 @@ def _outcomes(config: ToolverseConfig, sets: Sequence[ToolSet]) -> list[Outcome]
     finally:
       await model.close()
 
-  return asyncio.run(ask())
+  return blocking.run(ask())
 
 
 def _named_apart(outcomes: Sequence[Outcome]) -> list[Outcome]:

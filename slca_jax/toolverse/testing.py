@@ -1,10 +1,10 @@
 """Unit tests of a blueprint, run in its sandbox."""
 
-import asyncio
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from slca_jax import blocking
 from slca_jax.envs.guard import CallLimits
 from slca_jax.envs.sandbox import Sandbox, SandboxSettings, shared_sandbox
 from slca_jax.envs.sandboxed import Sandboxed
@@ -48,8 +48,8 @@ class Report:
 
 
 def retest(blueprint: Blueprint, *, sandbox: Sandbox | None = None, limits: CallLimits = _LIMITS) -> Report:
-  """The report of the blueprint's tests. Not for use inside an event loop: await `run_tests` there."""
-  return asyncio.run(run_tests(blueprint, sandbox=sandbox, limits=limits))
+  """The report of the blueprint's tests. Inside an event loop, await `run_tests` instead: this one stops the loop."""
+  return blocking.run(run_tests(blueprint, sandbox=sandbox, limits=limits))
 
 
 async def run_tests(blueprint: Blueprint, *, sandbox: Sandbox | None = None, limits: CallLimits = _LIMITS) -> Report:

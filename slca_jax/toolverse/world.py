@@ -7,12 +7,12 @@ with Trial(blueprint) as trial:                       # blocking, for synthesis,
   trial.database()['hotels']
 """
 
-import asyncio
 import functools
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from slca_jax import blocking
 from slca_jax.dialogue import Observation, Task, Tool, ToolCall
 from slca_jax.envs.environment import Opener
 from slca_jax.envs.guard import DEFAULT, CallLimits
@@ -26,11 +26,11 @@ _TRIAL = CallLimits(deadline=30.0)
 
 
 class Trial:
-  """A blueprint's world for work without a policy: calls wait for their answers. Not for use inside an event loop."""
+  """A blueprint's world for work without a policy: calls wait for their answers, and so does a loop that makes them."""
 
   def __init__(self, blueprint: Blueprint, *, sandbox: Sandbox | None = None, limits: CallLimits = _TRIAL):
     self._world = open_world(blueprint, sandbox or shared_sandbox(SandboxSettings()), limits=limits)
-    self._runner = asyncio.Runner()
+    self._runner = blocking.Runner()
 
   def __enter__(self) -> 'Trial':
     return self

@@ -5,6 +5,7 @@ import dataclasses
 import pathlib
 from collections.abc import Iterator
 
+from slca_jax import blocking
 from slca_jax.llm.answers import Answers
 from slca_jax.llm.chat import ChatModel
 from slca_jax.llm.settings import Endpoint
@@ -71,4 +72,4 @@ def probe(config: RLConfig) -> None:
     finally:
       await endpoints.close()
 
-  asyncio.run(ask_all())
+  blocking.run(ask_all())

@@ -1,12 +1,12 @@
 """Greedy rollouts of a policy on tasks, scored: what it can do, before, between and after training."""
 
-import asyncio
 import dataclasses
 import functools
 from collections.abc import Sequence
 
 import jax
 
+from slca_jax import blocking
 from slca_jax.dialogue import Scores, Status, Task, Trajectory
 from slca_jax.rewards.outcome import format_violated
 from slca_jax.rollout.collect import Rollouts, Scorer, collect, rarely_interrupted
@@ -31,7 +31,7 @@ def evaluate(config: RLConfig, tasks: Sequence[Task]) -> Evaluation:
   endpoints.probe(config)
   loaded = policy.load(config.model, config.mesh)
   with jax.set_mesh(loaded.mesh), rarely_interrupted():
-    return asyncio.run(_evaluate(config, loaded, tasks))
+    return blocking.run(_evaluate(config, loaded, tasks))
 
 
 async def _evaluate(config: RLConfig, loaded: policy.Loaded, tasks: Sequence[Task]) -> Evaluation:

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from slca_jax import blocking
 from slca_jax.arrays import Experience
 from slca_jax.config import as_dict
 from slca_jax.data.folders import write_json
@@ -70,7 +71,7 @@ def train(config: RLConfig, *, stop: Stop | None = None) -> Numbers:
         learner = Learner(config, folder, loaded, tasks, heldout)
         try:
           with rarely_interrupted():
-            return asyncio.run(learner.learn(stop))
+            return blocking.run(learner.learn(stop))
         finally:
           learner.close()
 

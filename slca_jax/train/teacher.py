@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import jax
 
+from slca_jax import blocking
 from slca_jax.chat.template import Template, load_template
 from slca_jax.config import as_dict, require
 from slca_jax.dialogue import Task
@@ -92,7 +93,7 @@ def _checked(settings: TeacherSettings) -> Template:
   rollout = settings.rollout
   if rollout.engine == 'sglang':
     template = load_template(settings.model.path, options=settings.model.template)
-    asyncio.run(_check_servers(_servers(settings, template)))
+    blocking.run(_check_servers(_servers(settings, template)))
     return template
   folder = policy.resolve(settings.model.path)
   template = load_template(folder, options=settings.model.template)
@@ -123,9 +124,9 @@ def _run(settings: TeacherSettings, template: Template, open_folder: Callable[[]
   hush()
   if settings.rollout.engine == 'sglang':
     with rarely_interrupted():
-      asyncio.run(teach(_servers(settings, template), template, open_folder(), settings, work))
+      blocking.run(teach(_servers(settings, template), template, open_folder(), settings, work))
     return
   loaded = policy.load(settings.model, settings.mesh)
   with jax.set_mesh(loaded.mesh), rarely_interrupted():
     sampler = LocalSampler(loaded.graph, loaded.params, loaded.config, settings.rollout.local)
-    asyncio.run(teach(sampler, template, open_folder(), settings, work))
+    blocking.run(teach(sampler, template, open_folder(), settings, work))
