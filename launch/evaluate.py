@@ -10,6 +10,7 @@ import sys
 
 from absl import app, flags, logging
 from ml_collections import config_flags
+from overrides import parsed
 
 from slca_jax.config import build
 from slca_jax.errors import Refused
@@ -46,4 +47,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  app.run(main)
+  app.run(main, flags_parser=parsed)

@@ -7,6 +7,7 @@ import sys
 
 from absl import app, logging
 from ml_collections import config_flags
+from overrides import parsed
 
 from slca_jax.chat.template import load_template
 from slca_jax.config import build
@@ -38,4 +39,4 @@ def _embedder(config: KSweepConfig):
 
 
 if __name__ == '__main__':
-  app.run(main)
+  app.run(main, flags_parser=parsed)

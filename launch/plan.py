@@ -12,6 +12,7 @@ import sys
 
 from absl import app, flags
 from ml_collections import config_flags
+from overrides import parsed
 
 from slca_jax.config import build
 from slca_jax.errors import Refused
@@ -47,4 +48,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  app.run(main)
+  app.run(main, flags_parser=parsed)

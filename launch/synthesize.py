@@ -9,6 +9,7 @@ import sys
 
 from absl import app, logging
 from ml_collections import config_flags
+from overrides import parsed
 
 from slca_jax.config import build
 from slca_jax.errors import EndpointFailure, EnvironmentFailure, Refused, SamplerError
@@ -40,4 +41,4 @@ def _teacher(config: SynthesizeConfig) -> Teacher | None:
 
 
 if __name__ == '__main__':
-  app.run(main)
+  app.run(main, flags_parser=parsed)

@@ -11,6 +11,7 @@ import sys
 from absl import app, logging
 from ml_collections import config_flags
 from multihost import joined
+from overrides import parsed
 
 from slca_jax.config import build
 from slca_jax.errors import HostFailure, Refused
@@ -37,4 +38,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  app.run(main)
+  app.run(main, flags_parser=parsed)

@@ -161,7 +161,10 @@ def test_every_estimator_has_a_config_and_its_options_stand_at_their_defaults():
 @pytest.mark.parametrize(
   ('arguments', 'says'),
   [
-    (['--config=configs/rl.py:slca', '--config.group_sise=4'], 'group_size'),
+    (
+      ['--config=configs/rl.py:slca', '--config.group_sise=4'],
+      "ConfigError: --config.group_sise=4: 'group_sise' is not a setting; did you mean 'group_size'?",
+    ),
     (['--config=configs/rl.py:slca', '--config.group_size=many'], 'group_size'),
     (['--config=configs/rl.py:slca', '--config.group_size=1'], 'ConfigError: config: group_size is 1'),
     (['--config=configs/rl.py:sclca'], 'sclca'),
@@ -175,7 +178,11 @@ def test_every_estimator_has_a_config_and_its_options_stand_at_their_defaults():
       'model.path is empty',
     ),
     (['--config=configs/rl.py:slca', '--config.method.options.tool_weight=2'], 'model.path is empty'),
-    (['--config=configs/rl.py:slca', '--config.method.options.weight=2'], 'weight'),
+    (['--config=configs/rl.py:slca', '--config.objectiv.kl', '0'], "'objectiv' is not a setting; did you mean 'obj"),
+    (
+      ['--config=configs/rl.py:slca', '--config.method.options.weight=2'],
+      'ConfigError: --config.method.options.weight=2',
+    ),
   ],
 )
 def test_launcher_refuses_a_mistake_by_name(arguments, says):

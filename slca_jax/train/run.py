@@ -142,7 +142,8 @@ def opened(folder: pathlib.Path, settings: dict[str, Any], *, data: Sequence[str
   """Holds the run's folder, on the first host for all of them, and writes or checks its settings as `remember` does.
 
   Raises:
-    ConfigError: another run holds it, or a setting or file differs from the folder's or between hosts.
+    ConfigError: another run holds it, or a setting or file differs between hosts, or from the folder's, if it holds a
+      checkpoint.
   """
   digests = {path: _digest(path) for path in data if path}
   hosts.require_same('settings or data', json.dumps(settings | {'sha256': digests}, sort_keys=True, default=str))
@@ -150,6 +151,8 @@ def opened(folder: pathlib.Path, settings: dict[str, Any], *, data: Sequence[str
 
     def claim() -> None:
       held.enter_context(claimed(folder))
+      if not _has_begun(folder):  # a start that was refused, or left nothing to go on from, binds nobody
+        (folder / 'config.json').unlink(missing_ok=True)
       remember(folder, settings, digests=digests)
 
     hosts.agree(claim, first_only=True)
@@ -182,6 +185,10 @@ def remember(folder: pathlib.Path, settings: dict[str, Any], *, digests: dict[st
         f'{folder} holds a run with other settings ({"; ".join(changed[:5])}); choose another output or remove it'
       )
   write_json(path, settings)
+
+
+def _has_begun(folder: pathlib.Path) -> bool:
+  return any(path.name.isdigit() for path in (folder / 'checkpoints').glob('*'))
 
 
 def _digest(path: str) -> str:

@@ -113,6 +113,15 @@ def test_failure_of_one_ends_the_others_with_its_reason(seen):
   assert seen[0]['failure'] == ['HostFailure', 'process 1 failed with OSError: no space left on device']
 
 
+def test_start_that_left_no_checkpoint_binds_no_settings(tmp_path):
+  open_folder(tmp_path, {'mesh': 3})
+  open_folder(tmp_path, {'mesh': 1})  # the first start was refused by the devices, say
+  (tmp_path / 'checkpoints' / '1').mkdir(parents=True)
+  open_folder(tmp_path, {'mesh': 1})
+  with pytest.raises(ConfigError, match=r"other settings \(\['mesh'\]: 1 -> 2\)"):
+    open_folder(tmp_path, {'mesh': 2})
+
+
 def test_run_of_one_process_asks_nobody():
   stop = Stop()
   with pytest.raises(OSError, match='full'), in_touch(stop):
