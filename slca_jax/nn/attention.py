@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 from slca_jax.nn import sharding
 from slca_jax.nn.attention_blocks import blocks
-from slca_jax.nn.config import Backend
+from slca_jax.nn.config import Backend, check_block
 from slca_jax.nn.softmax import dot
 from slca_jax.nn.visibility import LONGEST, MASKED, Ids, sees
 
@@ -51,6 +51,7 @@ def attend(
     backend = choose(q_BTNH.shape[1], q_BTNH.shape[3], jax.default_backend())
   if backend == 'dense':
     return dense(q_BTNH, k_BTKH, v_BTKH, ids_BT)
+  check_block(backend, block)
   kernel = functools.partial(_kernel(backend), block=block)
   return _on_each_device(kernel)(q_BTNH, k_BTKH, v_BTKH, ids_BT)
 

@@ -71,8 +71,25 @@ class TransformerConfig:
       require(getattr(self, name) > 0, f'{name} is {getattr(self, name)}; it must be positive')
     require(self.heads % self.kv_heads == 0, f'{self.heads} heads cannot share {self.kv_heads} kv_heads evenly')
     require(self.head_dim % 2 == 0, f'head_dim is {self.head_dim}; rotary embedding needs an even one')
+    check_block(self.attention, self.attention_block)
 
   @property
   def padded_vocab(self) -> int:
     """Rows of the embedding table: `vocab` rounded up, so that it can be split over devices."""
     return -(-self.vocab // self.vocab_multiple) * self.vocab_multiple
+
+
+def check_block(backend: Backend, block: int | None) -> None:
+  """Raises ConfigError for a block of tokens that the attention backend cannot take."""
+  if block is None:
+    return
+  require(block > 0, f'attention_block is {block}; it counts tokens, or is None for the choice of the backend')
+  require(backend != 'dense', f"attention_block is {block}, but attention 'dense' has no blocks; leave it at None")
+  multiple = block % 128 == 0
+  require(
+    backend != 'splash' or multiple, f"attention_block is {block}; attention 'splash' takes multiples of 128, like 512"
+  )
+  power = block >= 16 and block & (block - 1) == 0
+  require(
+    backend != 'triton' or power, f"attention_block is {block}; attention 'triton' takes powers of two from 16, like 64"
+  )

@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 
 import jax
 from flax import nnx
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from slca_jax.config import require
+from slca_jax.errors import ConfigError
 
 AXES = ('data', 'fsdp', 'tensor')
 ROWS = ('data', 'fsdp')
@@ -24,8 +26,10 @@ Tree = TypeVar('Tree')
 def make_mesh(*, data: int = 1, fsdp: int = -1, tensor: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
   """A mesh with the axes `data`, `fsdp` and `tensor`; one of the sizes may be -1 for what is left.
 
+  Where the devices form a torus, an axis of the mesh may be a part of one of its axes: 8 × 2 on a slice of 4 × 4.
+
   Raises:
-    ConfigError: the sizes do not multiply to the number of devices.
+    ConfigError: the sizes do not multiply to the number of devices, or devices that lie so make no such mesh.
   """
   devices = jax.devices() if devices is None else list(devices)
   sizes = [data, fsdp, tensor]
@@ -34,7 +38,14 @@ def make_mesh(*, data: int = 1, fsdp: int = -1, tensor: int = 1, devices: Sequen
     sizes[sizes.index(-1)] = max(1, len(devices) // math.prod(size for size in sizes if size != -1))
   named = dict(zip(AXES, sizes, strict=True))
   require(math.prod(sizes) == len(devices), f'a mesh of {named} does not use exactly {len(devices)} devices')
-  return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+  try:
+    grid = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+  except (AssertionError, NotImplementedError, ValueError) as error:
+    raise ConfigError(
+      f'{len(devices)} devices that lie as these do make no mesh of {named} ({str(error)[:200]}); '
+      'let fsdp and tensor be lengths of axes of the slice, or products of some of them'
+    ) from error
+  return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
 def named_shardings(abstract: Tree, mesh: Mesh) -> Tree:

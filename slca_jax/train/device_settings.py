@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, Literal
 
 from slca_jax.config import require
-from slca_jax.nn.config import Backend, Dtype, Remat
+from slca_jax.nn.config import Backend, Dtype, Remat, check_block
 
 Placement = Literal['device', 'host']
 
@@ -19,6 +19,8 @@ class Model:
     param_dtype: of the trained weights; see `optimizer.master` for less than float32.
     remat: what the backward pass recomputes.
     attention: the attention backend, 'auto' chooses by platform and length.
+    attention_block: tokens of a block of queries and of keys: a multiple of 128 for 'splash', a power of two from 16 on
+      for 'triton', any number for 'blocks'; None for the backend's own choice. 'dense' has none.
     template: options for the chat template, such as enable_thinking.
   """
 
@@ -27,7 +29,16 @@ class Model:
   param_dtype: Dtype = 'float32'
   remat: Remat = 'full'
   attention: Backend = 'auto'
+  attention_block: int | None = None
   template: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self):
+    check_block(self.attention, self.attention_block)
+
+  @property
+  def numerics(self) -> dict[str, Any]:
+    """The fields of a `TransformerConfig` that are a run's to choose, and not the checkpoint's."""
+    return {name: getattr(self, name) for name in ('dtype', 'param_dtype', 'remat', 'attention', 'attention_block')}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

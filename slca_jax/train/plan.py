@@ -18,12 +18,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from slca_jax.arrays import TrainState
+from slca_jax.errors import ConfigError
 from slca_jax.nn import sharding
 from slca_jax.nn.attention import choose
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.nn.transformer import abstract_model
 from slca_jax.nn.visibility import LONGEST
-from slca_jax.ops.estimators import ESTIMATORS
+from slca_jax.ops.estimators import estimator_of
 from slca_jax.train import flops, hlo, optimizer
 from slca_jax.train.chips import Target
 from slca_jax.train.settings import RLConfig
@@ -112,17 +113,13 @@ Judge = Callable[..., Verdict]  # compile_step, or what remembers it
 
 
 def compile_step(decoder: TransformerConfig, target: Target, candidate: Candidate, *, model: str = '') -> Verdict:
-  """The verdict on a candidate, by compiling `prepare` and then `update` for the target's devices.
-
-  Raises:
-    ConfigError: a mesh that does not fit the devices.
-  """
+  """The verdict on a candidate, by compiling `prepare` and then `update` for the target's devices."""
   work = workload(candidate.config, leaves=candidate.leaves)
   verdict = functools.partial(Verdict, target, model, candidate, work)
   try:
     mesh = sharding.make_mesh(data=1, fsdp=candidate.fsdp, tensor=candidate.tensor, devices=target.devices)
-  except NotImplementedError:  # an axis of the mesh must be whole axes of the slice's torus
-    return verdict(math.inf, f'chips that lie as in {target.name} make no mesh of {candidate.name}')
+  except ConfigError as error:
+    return verdict(math.inf, f'no mesh of {candidate.name} on {target.name}: {error}')
   step = _Step(numerics(decoder, candidate.config, target), mesh, candidate.config, work, target)
   floor = step.floor()
   if sum(floor.values()) > target.chip.memory:
@@ -146,9 +143,11 @@ def compile_step(decoder: TransformerConfig, target: Target, candidate: Candidat
 
 def numerics(decoder: TransformerConfig, config: RLConfig, target: Target) -> TransformerConfig:
   """The decoder as the run computes with it; what 'auto' attention means is the target's to say, not this machine's."""
-  chosen = {name: getattr(config.model, name) for name in ('dtype', 'param_dtype', 'remat', 'attention')}
+  chosen = config.model.numerics
   if chosen['attention'] == 'auto':
     chosen['attention'] = choose(config.batching.lengths[-1], decoder.head_dim, target.platform)
+    if chosen['attention'] == 'dense':
+      chosen['attention_block'] = None
   return dataclasses.replace(decoder, **chosen)
 
 
@@ -168,16 +167,15 @@ class _Step:
     self.reference: nnx.State | None = self.state.params if config.objective.kl else None
     self.batch = abstract_batch(work, mesh, micro_rows=self.micro_rows)
     policy = Policy(graph, decoder.vocab, config.rollout.decoding.temperature, config.objective.logprob_chunk)
-    estimator = functools.partial(ESTIMATORS[config.method.estimator], **config.method.options)
+    estimator = functools.partial(estimator_of(config.method.estimator), **config.method.options)
     self.prepare = make_prepare(policy, config.objective, estimator, micro_rows=self.micro_rows)
     self.update = make_update(policy, config.objective, rule, micro_rows=self.micro_rows, shardings=shardings)
     self.waiting = config.updates_per_step - 1
     # Computed here and now: under a mesh of chips that are not there nothing can be.
-    shared = decoder.heads // decoder.kv_heads
-    self.trips = turns_of_loops(work, micro_rows=self.micro_rows, heads_per_key=shared)
-    self.visited = (
-      visited(work) if target.platform == 'tpu' else 1.0
-    )  # a kernel's grid skips blocks there, its loops here
+    shared, block = decoder.heads // decoder.kv_heads, decoder.attention_block
+    self.trips = turns_of_loops(work, micro_rows=self.micro_rows, heads_per_key=shared, block=block)
+    # A kernel's grid skips blocks on a TPU, loops do elsewhere.
+    self.visited = visited(work, block=block) if target.platform == 'tpu' else 1.0
 
   def floor(self) -> dict[str, float]:
     """GiB that no compiler can avoid: weights, moments, reference, gradients, and the stream at every layer's input."""

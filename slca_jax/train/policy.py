@@ -118,8 +118,7 @@ def load(model: Model, shape: MeshShape) -> Loaded:
   """
   check(model)
   folder = resolve(model.path)
-  numerics = {name: getattr(model, name) for name in ('dtype', 'param_dtype', 'remat', 'attention')}
-  config = dataclasses.replace(read_config(folder), **numerics)
+  config = dataclasses.replace(read_config(folder), **model.numerics)
   mesh = sharding.make_mesh(data=shape.data, fsdp=shape.fsdp, tensor=shape.tensor)
   template = load_template(folder, options=model.template)
   params = weights.load_hf(folder, config, mesh)

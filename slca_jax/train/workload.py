@@ -106,10 +106,16 @@ def abstract_batch(work: Workload, mesh: Mesh, *, micro_rows: int) -> TokenBatch
   )
 
 
-def turns_of_loops(work: Workload, *, micro_rows: int, heads_per_key: int) -> dict[str, float]:
-  """How often the loops turn whose number is data, by the file that makes them; for `hlo.work` and `flops.executed`."""
+def turns_of_loops(
+  work: Workload, *, micro_rows: int, heads_per_key: int, block: int | None = None
+) -> dict[str, float]:
+  """How often the loops turn whose number is data, by the file that makes them; for `hlo.work` and `flops.executed`.
+
+  Args:
+    block: tokens of a block of attention; None for each backend's own.
+  """
   ids = _ids(work)
-  met = lambda block: float(_visible(ids, min(block, work.length)).sum(1).mean())
+  met = lambda usual: float(_visible(ids, min(block or usual, work.length)).sum(1).mean())
   return {
     'steps.py': micro_batches(work.rows(), micro_rows),
     'logprobs.py': math.ceil(work.row()['sampled_BT'].sum() / min(work.chunk, work.length)),
@@ -119,9 +125,9 @@ def turns_of_loops(work: Workload, *, micro_rows: int, heads_per_key: int) -> di
   }
 
 
-def visited(work: Workload) -> float:
+def visited(work: Workload, *, block: int | None = None) -> float:
   """Share of a row's pairs of blocks in which anybody sees anybody: the others cost a kernel next to nothing."""
-  return float(_visible(_ids(work), min(KERNEL_BLOCK, work.length)).mean())
+  return float(_visible(_ids(work), min(block or KERNEL_BLOCK, work.length)).mean())
 
 
 def _ids(work: Workload) -> Ids:

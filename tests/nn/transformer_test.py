@@ -161,7 +161,17 @@ def test_rope_scaling_slows_long_waves_and_keeps_short_ones():
 
 
 @pytest.mark.parametrize(
-  'change', [dict(kv_heads=3), dict(head_dim=7), dict(layers=0)], ids=['kv_heads', 'head_dim', 'layers']
+  'change',
+  [
+    dict(kv_heads=3),
+    dict(head_dim=7),
+    dict(layers=0),
+    dict(attention_block=0),
+    dict(attention_block=64, attention='dense'),
+    dict(attention_block=192, attention='splash'),
+    dict(attention_block=48, attention='triton'),
+  ],
+  ids=lambda change: ' '.join(map(str, change.values())),
 )
 def test_impossible_shapes_are_refused(change):
   with pytest.raises(ConfigError, match=next(iter(change))):

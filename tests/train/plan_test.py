@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from slca_jax.errors import ConfigError
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.rollout.settings import Layout, Limits, LocalEngine
 from slca_jax.train import chips, flops, plan, plan_report
@@ -153,14 +154,15 @@ def test_a_program_that_compiles_may_still_not_fit(verdict, room):
 
 def test_a_slice_that_makes_no_such_mesh_is_said_and_remembered(target, tmp_path, monkeypatch):
   def refuse(**_):
-    raise NotImplementedError('the size of each axis must be the product of some axes of the torus')
+    raise ConfigError('let fsdp and tensor be lengths of axes of the slice')
 
   monkeypatch.setattr(plan.sharding, 'make_mesh', refuse)
   monkeypatch.setattr(plan_report, 'describe', lambda name: target)
   for _ in range(2):
     assert not plan_report.run({'tiny': DECODER}, settings(), [('tiny', 'cpu:8', False)], tmp_path)
   rows = json.loads((tmp_path / 'plan.json').read_text())
-  assert rows[0]['why'] == 'chips that lie as in cpu:8 make no mesh of 8x1' and rows[0]['needed_gib'] is None
+  assert rows[0]['why'] == 'no mesh of 8x1 on cpu:8: let fsdp and tensor be lengths of axes of the slice'
+  assert rows[0]['needed_gib'] is None
 
 
 def test_where_nothing_fits_the_smallest_change_is_named(target):
@@ -184,8 +186,11 @@ def test_auto_attention_means_what_it_means_on_the_target(target):
   config = settings(model=Model(attention='auto'))
   assert plan.numerics(DECODER, config, tpu).attention == 'dense'  # rows are short
   assert plan.numerics(DECODER, config, target).attention == 'blocks'
-  longer = dataclasses.replace(config, batching=Layout(lengths=(384, 1024), micro_rows=4))
-  assert plan.numerics(DECODER, longer, tpu).attention == 'splash'
+  blocky = dataclasses.replace(config, model=Model(attention='auto', attention_block=256))
+  assert plan.numerics(DECODER, blocky, tpu).attention_block is None
+  longer = dataclasses.replace(blocky, batching=Layout(lengths=(384, 1024), micro_rows=4))
+  found = plan.numerics(DECODER, longer, tpu)
+  assert (found.attention, found.attention_block) == ('splash', 256)
 
 
 def test_a_report_is_written_and_what_it_says_is_not_compiled_again(tmp_path, capsys, monkeypatch):
@@ -215,6 +220,20 @@ def test_the_cheapest_slice_is_by_the_hour(verdict):
   )
   found = plan_report.cheapest([priced('dear', 2.0), priced('cheap', 1.0), priced('unknown', 0.0)])
   assert found['tiny'].target.name == 'cheap'
+
+
+@pytest.mark.skipif(
+  importlib.util.find_spec('libtpu') is None, reason="libtpu is not installed; pip install -e '.[plan]'"
+)
+def test_an_axis_of_the_mesh_may_be_a_part_of_one_of_the_torus():
+  devices = chips.describe('v6e:4x4').devices
+  mesh = plan.sharding.make_mesh(fsdp=8, tensor=2, devices=devices)
+  assert len(set(mesh.devices.flat)) == 16
+  near = lambda a, b: sum(abs(x - y) for x, y in zip(a.coords, b.coords, strict=True)) == 1
+  # What is split over tensor is exchanged most often, so those devices are neighbours.
+  assert all(near(*pair) for pair in mesh.devices.reshape(-1, 2))
+  with pytest.raises(ConfigError, match='make no mesh of'):
+    plan.sharding.make_mesh(fsdp=3, tensor=1, devices=[*devices[:2], devices[7]])
 
 
 @pytest.mark.skipif(

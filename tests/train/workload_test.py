@@ -47,6 +47,8 @@ def test_loops_turn_as_often_as_the_batch_makes_them():
   # Blocks of 64: four of the prompt, then two of each response behind them.
   assert turns['attention_gpu.py'] == (1 + 2 + 3 + 4 + 2 * (5 + 6)) / 8
   assert turns['attention_gpu.py:_backward_keys'] == 3 * turns['attention_gpu.py']
+  asked = turns_of_loops(work(leaves=2), micro_rows=4, heads_per_key=3, block=64)
+  assert asked['attention_blocks.py'] == turns['attention_gpu.py']
 
 
 def test_blocks_that_show_nothing_are_not_visited():
@@ -54,6 +56,8 @@ def test_blocks_that_show_nothing_are_not_visited():
   found = work(group_size=4, prompt=512, response=512, leaves=4)
   # Five blocks: the prompt sees itself, every response the prompt and itself.
   assert visited(found) == pytest.approx((1 + 4 * 2) / 25)
+  # Blocks of 256, two of each: the prompt's see 1 and 2, a response's first the prompt and itself, its second both.
+  assert visited(found, block=256) == pytest.approx((1 + 2 + 4 * (3 + 4)) / 100)
 
 
 def test_the_batch_has_the_shapes_of_a_real_one():
