@@ -29,9 +29,10 @@ from slca_jax.toolverse.fields import (
   verb,
 )
 from slca_jax.toolverse.graph import Edge
-from slca_jax.toolverse.invention import LABELS, made_up, unused
+from slca_jax.toolverse.invention import LABELS, made_up, some_words, unused
 
-_QUERIES = frozenset({'query', 'keyword', 'search', 'term', 'q', 'text', 'pattern', 'name'})
+_SEARCHED = frozenset({'query', 'keyword', 'search', 'term', 'q', 'text', 'pattern'})
+_QUERIES = _SEARCHED | {'name'}
 _FILTER, _LONE_FILTER = 0.25, 0.6  # how often an optional filter is given; that of a tool that requires nothing
 
 
@@ -44,16 +45,19 @@ class Origin:
   """Where an argument comes from.
 
   Attributes:
-    kind: an earlier output, the database, or made up for the schema. An instruction must state all but the first.
+    kind: an earlier output, the database, or made up for the schema. An instruction states all but the first.
     where: the path in the output, the table and column, or ''.
     source: the tool whose output it is.
+    element: which element of the first list or table on the way to it; None if there is none on it.
     pick: how to tell the record among several of that output, such as `whose name is "Tower"`; '' if there is one.
+      It stands there once the whole trace is known (`telling.settled`).
     named: the value that `pick` names it by, if it names one.
   """
 
   kind: Literal['output', 'database', 'schema']
   where: str = ''
   source: str = ''
+  element: int | str | None = None
   pick: str = ''
   named: Any = None
 
@@ -171,10 +175,10 @@ class Story:
       return None
     asked, kind = field_words(name, nouns(tool.name)), type_of(schema)
     for origin in (argument.origin for argument in copied if argument.origin.kind == 'output'):
-      container = _container(origin.where)
+      around = container(origin.where)
       for leaf in leaves(self.outputs[origin.source]):
-        alike = leaf.path.startswith(container) and fits(json_type(leaf.value), kind) and leaf.value != ''
-        if alike and container and asked == field_words(leaf.path, nouns(origin.source)):
+        alike = leaf.path.startswith(around) and fits(json_type(leaf.value), kind) and leaf.value != ''
+        if alike and around and asked == field_words(leaf.path, nouns(origin.source)):
           return self._from_output(origin.source, leaf.path)
     return None
 
@@ -194,13 +198,12 @@ class Story:
     if not found[0].place:
       return Argument(found[0].value, Origin('output', path, source))
     elements = list(dict.fromkeys(leaf.place[0] for leaf in found))
-    key = (source, _container(path))
+    key = (source, container(path))
     element = self._elements.get(key)
     if element not in elements:
       element = self._elements[key] = self._chance.choice(elements)
     value = next(leaf.value for leaf in found if leaf.place[0] == element)
-    pick, named = _told_apart(self.outputs[source], _container(path), element)
-    return Argument(value, Origin('output', path, source, pick, named))
+    return Argument(value, Origin('output', path, source, element))
 
   def _drawn(
     self, tool: Tool, name: str, schema: Mapping[str, Any], columns: Sequence[Column], *, least: float = 0.5
@@ -218,9 +221,25 @@ class Story:
     for _, column in rated:
       value = self._value_in(column, kind)
       if value is not None:
-        where = f'{column.table}.{column.name}'
-        return Argument([value] if many else value, Origin('database', where))
+        value = self._asked_by(tool, name, column, value)
+        origin = self._answered(tool, name, value) or Origin('database', f'{column.table}.{column.name}')
+        return Argument([value] if many else value, origin)
     return None
+
+  def _answered(self, tool: Tool, name: str, value: Any) -> Origin | None:
+    """The first answer that told the value under the parameter's name: nobody has to tell it again."""
+    asked, last = field_words(name, nouns(tool.name)), name_words(name)[-1:]
+    for source, output in self.outputs.items():
+      for leaf in leaves(output):
+        alike = isinstance(value, str) and name_words(leaf.path.rsplit('.', 1)[-1])[-1:] == last
+        if leaf.value == value and (alike or same_thing(asked, field_words(leaf.path, nouns(source)))):
+          return Origin('output', leaf.path, source, leaf.place[0] if leaf.place else None)
+    return None
+
+  def _asked_by(self, tool: Tool, name: str, column: Column, value: Any) -> Any:
+    """The value, or of a label that is searched for some of its words: who knew all of it need not look it up."""
+    searched = rank(tool.name) == 0 and set(name_words(name)) & _SEARCHED and set(name_words(column.name)) & LABELS
+    return some_words(value, self._chance) if searched and isinstance(value, str) and not self._loosely else value
 
   def _value_in(self, column: Column, kind: str) -> Any:
     fitting = {key: value for key, value in column.values.items() if fits(json_type(value), kind) and value != ''}
@@ -301,26 +320,10 @@ def _made_up(name: str, schema: Mapping[str, Any], chance: random.Random) -> Arg
   return Argument(made_up(name, schema, chance), Origin('schema'))
 
 
-def _container(path: str) -> str:
+def container(path: str) -> str:
   """The path of the first list or table that a path leads through."""
   ends = [path.index(mark) for mark in ('[]', '{}') if mark in path]
   return path[: min(ends) + 2] if ends else ''
-
-
-def _told_apart(output: Any, container: str, element: int | str) -> tuple[str, Any]:
-  """(words that name an element among several, the value in them): by a label that it alone has, else by its place."""
-  inside = [leaf for leaf in leaves(output) if leaf.path.startswith(container) and leaf.place]
-  elements = list(dict.fromkeys(leaf.place[0] for leaf in inside))
-  if len(elements) < 2:
-    return '', None
-  own = [leaf for leaf in inside if leaf.place == (element,) and not is_key(name_words(leaf.path.rsplit('.', 1)[-1]))]
-  own.sort(key=lambda leaf: not set(name_words(leaf.path.rsplit('.', 1)[-1])) & LABELS)
-  for leaf in own:
-    alike = [other for other in inside if other.path == leaf.path and other.value == leaf.value]
-    if len(alike) == 1 and not isinstance(leaf.value, bool) and 0 < len(str(leaf.value)) <= 60:
-      label = ' '.join(name_words(leaf.path.removeprefix(container).strip('.')))
-      return f'whose {label} is {quoted(leaf.value)}', leaf.value
-  return f'number {elements.index(element) + 1} in the list', elements.index(element) + 1
 
 
 def quoted(value: Any) -> str:

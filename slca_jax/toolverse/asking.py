@@ -10,7 +10,7 @@ from slca_jax.errors import Unreadable
 from slca_jax.llm.replies import Reply
 from slca_jax.toolverse.graph import Edge
 from slca_jax.toolverse.prompts import Messages, as_block, read_object
-from slca_jax.toolverse.wording import Brief, Made, unstated
+from slca_jax.toolverse.wording import Brief, Made, given_away, unstated
 
 VERSIONS = {'question': 'question 1', 'edges': 'edges 1'}
 MOST_CHARACTERS = 4000
@@ -56,7 +56,7 @@ def read_question(reply: Reply, brief: Brief) -> str:
   """The question, if nobody would have to guess what it asks for.
 
   Raises:
-    Unreadable: it leaves a value out, names a tool, is empty or too long.
+    Unreadable: it leaves a value out, tells what must be found, names a tool, is empty or too long.
   """
   text = read_object(reply).get('question')
   if not isinstance(text, str) or not text.strip():
@@ -65,6 +65,8 @@ def read_question(reply: Reply, brief: Brief) -> str:
     raise Unreadable(f'the question is too long: {len(text)} characters; {MOST_CHARACTERS} are taken')
   if missing := unstated(text, brief.steps):
     raise Unreadable(f'the question leaves out: {", ".join(map(repr, missing[:3]))}')
+  if told := given_away(text, brief):
+    raise Unreadable(f'the question tells what must be found: {", ".join(map(repr, told[:3]))}')
   unspoken = [tool.name for tool in brief.tools if '_' in tool.name or not tool.name.islower()]
   names = [name for name in unspoken if re.search(rf'\b{re.escape(name)}\b', text)]
   if names:

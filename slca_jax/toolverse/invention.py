@@ -54,6 +54,15 @@ def unused(name: str, schema: Mapping[str, Any], taken: Sequence[int | str | flo
   return value
 
 
+def some_words(text: str, chance: random.Random) -> str:
+  """Half of the words of a text, one after another, with a longer one among them; all of a single word."""
+  parts = text.split()
+  size = max(1, len(parts) // 2)
+  runs = [parts[start : start + size] for start in range(len(parts) - size + 1)]
+  telling = [run for run in runs if any(len(word) > 3 for word in run)]
+  return ' '.join(chance.choice(telling)) if telling else text
+
+
 def _number(name: str, schema: Mapping[str, Any], chance: random.Random) -> Any:
   drawn = invent(Tool(name, '', {}, schema), ToolCall(name, {}), seed=chance.randrange(10**6))
   if 'minimum' in schema or 'maximum' in schema or 'const' in schema or 'multipleOf' in schema:

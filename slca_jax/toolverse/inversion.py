@@ -14,12 +14,14 @@ from typing import Any, Protocol
 
 from slca_jax.dialogue import Message, Observation, Task, Tool, ToolCall
 from slca_jax.errors import EnvironmentFailure
+from slca_jax.rewards.judge import states
 from slca_jax.toolverse.arguments import Column, NoArgument, Story, columns_of
 from slca_jax.toolverse.fields import Leaf, is_boilerplate, is_key, leaves, name_words, rank
 from slca_jax.toolverse.graph import ToolGraph
 from slca_jax.toolverse.inference import parsed
 from slca_jax.toolverse.sampling import Stages
-from slca_jax.toolverse.wording import Brief, Made, Write, asks_for, named, report, template, unstated
+from slca_jax.toolverse.telling import settled
+from slca_jax.toolverse.wording import Brief, Made, Write, asks_for, given_away, named, report, template, unstated
 
 _DRAWS = 4  # arguments that a call may try before its trace is given up
 
@@ -134,7 +136,7 @@ def make_trace(
       database = world.database()
     steps.append(tuple(step))
     changes.append(world.changes())
-  return Trace(tuple(steps), tuple(changes))
+  return Trace(settled(steps), tuple(changes))
 
 
 def _made(tool: Tool, graph: ToolGraph, story: Story, columns: Sequence[Column], world: Live) -> Made | Broken:
@@ -186,8 +188,9 @@ def _tasks(
   tasks = []
   for turn, (begin, end) in enumerate(itertools.pairwise(borders)):
     steps = trace.steps[begin:end]
-    asked = _asked(steps)
-    brief = Brief(tuple(tools), steps, dialogue, asked, f'{seed}/{turn}')
+    untold = Brief(tuple(tools), steps, dialogue, None, f'{seed}/{turn}')
+    asked = _asked(steps, [template(untold), *(message.content for message in dialogue)])
+    brief = dataclasses.replace(untold, asked=asked)
     text, writer = _question(brief, write)
     messages = (*dialogue, Message('user', text))
     meta = {
@@ -210,20 +213,20 @@ def _question(brief: Brief, write: Write | None) -> tuple[str, str]:
   """(the user's words, who wrote them)."""
   if write is not None:
     text = write(brief).strip()
-    if text and not unstated(text, brief.steps):
+    if text and not unstated(text, brief.steps) and not given_away(text, brief):
       return text, 'given'
   return template(brief), 'template'
 
 
-def _asked(steps: Sequence[tuple[Made, ...]]) -> tuple[str, Any] | None:
+def _asked(steps: Sequence[tuple[Made, ...]], said: Sequence[str]) -> tuple[str, Any] | None:
   """(name, value) of something new that the last step answered and a user might want to hear; None if there is none.
 
-  Keys are what one wants to know of something new; else the first value.
+  Keys are what one wants to know of something new; else the first value. What was `said` before is not new.
   """
-  arguments = [argument for step in steps for made in step for argument in made.arguments.values()]
-  given = {str(value) for argument in arguments for value in (argument.value, argument.origin.named)}
+  given = {str(argument.value) for step in steps for made in step for argument in made.arguments.values()}
   for made in reversed(steps[-1]):
     new = [leaf for leaf in leaves(parsed(made.seen.content)) if _tellable(leaf) and str(leaf.value) not in given]
+    new = [leaf for leaf in new if not any(states(text, str(leaf.value)) for text in said)]
     new.sort(key=lambda leaf: not is_key(name_words(leaf.path.rsplit('.', 1)[-1])))
     if new:
       return f'{" ".join(name_words(new[0].path.rsplit(".", 1)[-1]))} from "{named(made.call.name)}"', new[0].value

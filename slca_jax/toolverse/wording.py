@@ -43,6 +43,7 @@ class Brief:
 
 
 Write = Callable[[Brief], str]
+SHORT = 3  # characters; shorter values are equal by accident
 
 _OPENERS = (
   'I need help with a few things.',
@@ -96,6 +97,18 @@ def unstated(text: str, steps: Sequence[tuple[Made, ...]]) -> tuple[str, ...]:
       values = argument.value if isinstance(argument.value, list) else [argument.value]
       wanted += [str(v) for v in values if isinstance(v, str | int | float) and not isinstance(v, bool) and v != '']
   return tuple(value for value in dict.fromkeys(wanted) if not states(text, value))
+
+
+def given_away(text: str, brief: Brief) -> tuple[str, ...]:
+  """What a request states although it must be looked up: copied values, and what the user asks for. A value that the
+  template states too is no secret: it stands in another one."""
+  arguments = [argument for step in brief.steps for made in step for argument in made.arguments.values()]
+  copied = [argument.value for argument in arguments if argument.origin.kind == 'output']
+  hidden = [str(part) for value in copied for part in (value if isinstance(value, list) else [value])]
+  hidden += [str(brief.asked[1])] if brief.asked else []
+  plain = template(brief)
+  long = [value for value in dict.fromkeys(hidden) if len(value) >= SHORT]
+  return tuple(value for value in long if states(text, value) and not states(plain, value))
 
 
 def asks_for(text: str, asked: tuple[str, Any] | None) -> bool:
