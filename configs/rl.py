@@ -3,10 +3,11 @@
 python launch/train_rl.py --config=configs/rl.py:slca --config.model.path=runs/sft/model \
   --config.data.train=tasks.jsonl --config.data.heldout=heldout.jsonl
 
-The part after the colon is a method or an ablation of `slca_jax/train/methods.py`; its options are settings like any
-other, for example --config.method.options.tool_weight=2.0. `launch/study.py` compares many of them. Needs a TPU host or
-GPUs; published gains of slca over grpo on Qwen2.5-7B: +2.5 points in-domain, +1.4 on BFCL, +9.2 on τ²-bench. Not
-measured here at that size; `launch/quickstart.sh` measures both methods at the size of a laptop.
+The part after the colon is a method or an ablation of `slca_jax/train/methods.py`, or an estimator of one's own as
+FILE.py:NAME; its options are settings like any other, for example --config.method.options.tool_weight=2.0.
+docs/extending.md says how environments, rewards and judges of one's own are named; `launch/study.py` compares many
+methods. Needs a TPU host or GPUs; published gains of slca over grpo on Qwen2.5-7B: +2.5 points in-domain, +1.4 on BFCL,
++9.2 on τ²-bench. Not measured here at that size; `launch/quickstart.sh` measures both methods at the size of a laptop.
 
 Tools answer from the tasks' records and a rule rates answers, unless an OpenAI-compatible endpoint does. As published:
 
@@ -23,16 +24,19 @@ api_key_env names. --config.cache.replay=True repeats a run without its endpoint
 """
 
 from slca_jax.config import defaults
-from slca_jax.train.methods import METHODS, VARIANTS, changes
+from slca_jax.own import is_own
+from slca_jax.train.methods import METHODS, VARIANTS, changes, own_changes
 from slca_jax.train.settings import RLConfig
 
 
 def get_config(method: str = 'slca'):
   """The settings of a method or variant; everything but what it changes is the same for all."""
-  if method not in METHODS and method not in VARIANTS:
-    raise ValueError(f'{method!r} is no method; configs/rl.py:METHOD takes one of {", ".join((*METHODS, *VARIANTS))}')
+  if method not in METHODS and method not in VARIANTS and not is_own(method):
+    raise ValueError(
+      f'{method!r} is no method; configs/rl.py:METHOD takes FILE.py:NAME or one of {", ".join((*METHODS, *VARIANTS))}'
+    )
   config = defaults(RLConfig)
-  config.output = f'runs/{method}'
+  config.output = f'runs/{method.rpartition(":")[2]}'
   config.prompts = 128
   config.mini_batch = 32
   config.group_size = 16
@@ -53,7 +57,7 @@ def get_config(method: str = 'slca'):
   config.batching.lengths = (8192, 16384, 24576)
   config.batching.micro_rows = 8
   config.referee.sampling.temperature = 0.6 if method == 'rltr' else 0.0  # rltr averages samples
-  settings = changes(method)
+  settings = own_changes(method) if is_own(method) else changes(method)
   config.method.options.update(settings.pop('method.options'))
   config.update_from_flattened_dict(settings)
   return config

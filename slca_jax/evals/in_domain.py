@@ -28,7 +28,7 @@ from slca_jax.evals.settings import GREEDY, EvaluateConfig, as_run, lasting, nam
 from slca_jax.evals.summary import Summary, summarise, write_summary
 from slca_jax.rollout.collect import Rollouts, Scorer, rarely_interrupted, run
 from slca_jax.rollout.two_stage import TwoStageSampler
-from slca_jax.train import endpoints, policy, worlds
+from slca_jax.train import endpoints, policy, rehearsal, worlds
 from slca_jax.train.run import hush, remember
 
 
@@ -58,11 +58,12 @@ def evaluate(config: EvaluateConfig) -> list[Summary]:
   tasks = {name: read_tasks(path)[: config.limit or None] for name, path in files.items()}
   for name, path in files.items():
     require(bool(tasks[name]), f'{path} holds no task')
+  rehearsal.rehearse(settings, [task for ours in tasks.values() for task in ours])
   with claimed(folder):
     marks = {'weights': weights_mark(policy.resolve(config.model.path))}
     if config.summariser.path:
       marks['summariser_weights'] = weights_mark(policy.resolve(config.summariser.path))
-    remember(folder, lasting(config) | marks)
+    remember(folder, lasting(config) | marks, digests=rehearsal.digests(settings))
     results.remember_tasks(folder, files)
     with _opened(config, folder, tasks) as works:
       if any(work.missing for work in works):

@@ -14,11 +14,11 @@ import numpy as np
 from slca_jax import blocking
 from slca_jax.arrays import NONE, SUMMARY, TOOL
 from slca_jax.dialogue import Scores, Status, Trajectory
-from slca_jax.ops.estimators import ESTIMATORS
+from slca_jax.ops.estimators import estimator_of
 from slca_jax.ops.segments import Unfinished, segment_runs
 from slca_jax.report.reading import Sampled, Settings
 from slca_jax.rewards.judge import Verdict
-from slca_jax.rewards.protocols import PROTOCOLS, needs_referee, score
+from slca_jax.rewards.protocols import needs_referee, protocol_of, score
 from slca_jax.rollout.batching import to_rewards
 
 LABELS = {'slca': 'SLCA', 'grpo': 'GRPO', 'toolpo': 'ToolPO', 'rltr': 'RLTR', 'tara': 'TARA'}
@@ -71,12 +71,12 @@ def credits_of(sampled: Sequence[Sampled], settings: Settings) -> list[Credit]:
   """
   own = settings.method.estimator
   names = [own, *(name for name in LABELS if name != own)]
-  known: dict[Any, tuple[Scores, ...]] = {PROTOCOLS[settings.protocol]: tuple(one.scores for one in sampled)}
+  known: dict[Any, tuple[Scores, ...]] = {protocol_of(settings.protocol): tuple(one.scores for one in sampled)}
   scores = []
   for name in (settings.protocol, *names[1:]):
-    if PROTOCOLS[name] not in known:
-      known[PROTOCOLS[name]] = blocking.run(_scores(sampled, name, settings))
-    scores.append(known[PROTOCOLS[name]])
+    if protocol_of(name) not in known:
+      known[protocol_of(name)] = blocking.run(_scores(sampled, name, settings))
+    scores.append(known[protocol_of(name)])
   tables = _advantages(sampled, scores, names, settings)
   return [
     Credit(
@@ -136,7 +136,7 @@ def _advantages(
   def estimate(rewards: Any, rows: Any) -> Any:
     segments = segment_runs(*rows, unfinished=settings.objective.unfinished)
     return [
-      ESTIMATORS[name](told, segments, rows[1], **chosen)
+      estimator_of(name)(told, segments, rows[1], **chosen)
       for name, told, chosen in zip(names, rewards, options, strict=True)
     ]
 

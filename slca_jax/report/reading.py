@@ -39,7 +39,7 @@ class Settings:
   @property
   def protocol(self) -> str:
     """Which rewards the run was trained on."""
-    return self.method.protocol or self.method.estimator
+    return self.method.rewards
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

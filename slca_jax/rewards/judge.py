@@ -1,17 +1,19 @@
 """Judges of the final answer: five words, a rule that needs no endpoint, and disturbed judges for experiments."""
 
 import dataclasses
+import inspect
 import json
 import math
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from slca_jax.chat.loose import as_number
 from slca_jax.config import require
 from slca_jax.dialogue import Trajectory
 from slca_jax.errors import JudgeFailure
+from slca_jax.own import told
 from slca_jax.rewards.matching import covers
 
 WORDS = ('very poor', 'poor', 'acceptable', 'good', 'excellent')
@@ -150,6 +152,24 @@ class BiasedJudge:
       return verdict
     short = max(0, self.turns - len(trajectory.tool_turns))
     return verdict_of(verdict.score - self.per_turn * short, f'{verdict.reason}; {short} tool turns short')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OwnJudge:
+  """One's own function as a judge: (trajectory, *, seed) to a score in [0, 1], None or a Verdict; async or not."""
+
+  function: Callable[..., Any]
+
+  async def rate(self, trajectory: Trajectory, *, seed: int) -> Verdict:
+    """The verdict; a function that breaks gives none."""
+    try:
+      found = self.function(trajectory, seed=seed)
+      found = await found if inspect.isawaitable(found) else found
+      return found if isinstance(found, Verdict) else Verdict(None if found is None else float(found))
+    except JudgeFailure:
+      raise
+    except Exception as error:
+      raise JudgeFailure(told(error)) from error
 
 
 def spoken(text: str) -> str:

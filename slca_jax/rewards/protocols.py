@@ -3,12 +3,14 @@ what stands in the tool and the outcome channel.
 """
 
 import dataclasses
+import inspect
 import math
 import statistics
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
-from slca_jax.config import require
+from slca_jax import own
+from slca_jax.config import nearest, require
 from slca_jax.dialogue import Scores, Status, Trajectory
 from slca_jax.errors import JudgeFailure
 from slca_jax.rewards.judge import Judge, Verdict
@@ -73,11 +75,17 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Channels:
-  """Rewards of the tool and the outcome channel; `refereed` says that one of them came from the second judge."""
+  """Rewards of the tool and the outcome channel.
+
+  Attributes:
+    refereed: one of them came from the second judge.
+    parts: what they are made of, for metrics and rollouts.
+  """
 
   tool: float | None
   outcome: float | None
   refereed: Verdict | None = None
+  parts: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 Referee = Callable[[int], Awaitable[Verdict]]  # k -> the second judge's verdict for its k-th sample; never raises
@@ -101,14 +109,15 @@ async def score(
   Args:
     trajectory: how the rollout went.
     judge: rates the final answer; it is asked for every rollout, guarded ones included.
-    protocol: a key of PROTOCOLS.
+    protocol: a key of PROTOCOLS, or one's own as FILE.py:NAME; of one that breaks both channels are None.
     options: defaults if None.
     referee: a second judge, for protocols that need one: solved or unsolved as 1 or 0, or a plan's completeness.
     seed: of the judges.
 
   Returns:
     Scores; a channel whose judge failed is None. `why` holds `process`, `success`, `verdict`, `judge_failed`,
-    `referee`, `referee_failed` and `reported`: the channels as a report should show them, a penalty as 0.
+    `referee`, `referee_failed` and `reported`: the channels as a report should show them, a penalty as 0; of one's own
+    protocol also its `parts`, `reward_failed` and `reward_error`.
 
   Raises:
     ConfigError: the protocol is unknown, or its referee is missing.
@@ -128,18 +137,33 @@ async def score(
   async def ask_referee(sample: int) -> Verdict:
     return await _ask(referee, trajectory, seed + sample) if referee else Verdict(None, reason='no referee')
 
-  channels = await PROTOCOLS[protocol](seen, ask_referee)
+  channels, error = await _channels(protocol, seen, ask_referee)
   tool = 0.0 if omitted else channels.tool
   scores = Scores(tool, seen.summary, channels.outcome, turn_rewards(trajectory), omitted)
-  return dataclasses.replace(scores, why=_why(scores, process, verdict, channels.refereed, options))
+  why = _why(scores, process, verdict, channels.refereed, options)
+  if own.is_own(protocol):
+    why |= {'parts': dict(channels.parts), 'reward_failed': bool(error), 'reward_error': error}
+  return dataclasses.replace(scores, why=why)
 
 
 def check_protocol(protocol: str, options: Scoring, *, has_referee: bool) -> None:
   """Raises ConfigError unless the protocol exists and has the judges it needs; for the first second of a run."""
-  require(protocol in PROTOCOLS, f'protocol is {protocol!r}; it is one of {", ".join(PROTOCOLS)}')
+  protocol_of(protocol)
   require(
     has_referee or not needs_referee(protocol, options), f'protocol {protocol!r} asks a second judge; give it a referee'
   )
+
+
+def protocol_of(name: str) -> Protocol:
+  """The protocol of that name, or one of one's own, as FILE.py:NAME, async or not.
+
+  Raises:
+    ConfigError: there is none, or its code cannot be loaded.
+  """
+  if own.is_own(name):
+    return own.load_function(name, 'seen, referee', setting='method.protocol')
+  require(name in PROTOCOLS, f'protocol is {name!r}; {nearest(name, list(PROTOCOLS))}')
+  return PROTOCOLS[name]
 
 
 def needs_referee(protocol: str, options: Scoring) -> bool:
@@ -226,6 +250,29 @@ def total(tool: float | None, seen: Seen) -> float | None:
   if tool is None or seen.summary is None:
     return None
   return seen.options.tool_weight * tool + seen.summary
+
+
+async def _channels(protocol: str, seen: Seen, referee: Referee) -> tuple[Channels, str]:
+  """What the protocol fills the channels with, and the error of one's own: a reward that breaks ends no run."""
+  function = protocol_of(protocol)
+  if not own.is_own(protocol):
+    return await function(seen, referee), ''
+  try:
+    found = function(seen, referee)
+    found = await found if inspect.isawaitable(found) else found
+    if not isinstance(found, Channels):
+      raise TypeError(f'{protocol} returned {type(found).__name__}; it returns Channels')
+    channels = dataclasses.replace(found, tool=_finite(found.tool), outcome=_finite(found.outcome))
+    return dataclasses.replace(channels, parts={name: float(value) for name, value in found.parts.items()}), ''
+  except Exception as error:
+    return Channels(None, None), own.told(error)
+
+
+def _finite(value: Any) -> float | None:
+  number = None if value is None else float(value)
+  if number is not None and not math.isfinite(number):
+    raise ValueError(f'a reward is {number}; one that cannot be had is None')
+  return number
 
 
 async def _ask(judge: Judge, trajectory: Trajectory, seed: int) -> Verdict:

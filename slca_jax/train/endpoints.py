@@ -9,6 +9,7 @@ from slca_jax import blocking
 from slca_jax.llm.answers import Answers
 from slca_jax.llm.chat import ChatModel
 from slca_jax.llm.settings import Endpoint
+from slca_jax.own import is_own
 from slca_jax.rewards.protocols import needs_referee
 from slca_jax.train.settings import RLConfig
 
@@ -50,11 +51,12 @@ def connect(config: RLConfig) -> Endpoints:
   def chat(name: str, endpoint: Endpoint, needed: bool) -> ChatModel | None:
     return ChatModel(name, endpoint, answers=answers, replay=cache.replay) if needed else None
 
-  protocol = config.method.protocol or config.method.estimator
+  protocol = config.method.rewards
+  refereed = needs_referee(protocol, config.scoring) or (is_own(protocol) and bool(config.referee.model))
   return Endpoints(
     chat('simulator', config.environment.simulator, config.environment.backend == 'simulated'),
     chat('judge', config.judge.endpoint, config.judge.kind == 'llm'),
-    chat('referee', config.referee, needs_referee(protocol, config.scoring)),
+    chat('referee', config.referee, refereed),
   )
 
 

@@ -1,8 +1,10 @@
 """The methods and ablations by name: what each changes of a run's settings. Two of them differ in nothing else."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from slca_jax import own
 from slca_jax.config import nearest, require
 
 Changes = Mapping[str, Any]  # a setting's path with dots, and its value
@@ -81,6 +83,18 @@ def changes(name: str) -> dict[str, Any]:
   estimator, options, protocol = METHODS[method]
   started = {'method.estimator': estimator, 'method.options': {**options}, 'method.protocol': protocol}
   return changed(started, more)
+
+
+def own_changes(estimator: str) -> dict[str, Any]:
+  """What an estimator of one's own, as FILE.py:NAME, changes: its numeric options stand at their defaults.
+
+  Raises:
+    ConfigError: it cannot be loaded.
+  """
+  function = own.load_function(estimator, 'rewards, segments, rollout_BT', setting='method.estimator')
+  parameters = inspect.signature(function).parameters.values()
+  options = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
+  return {'method.estimator': estimator, 'method.options': options, 'method.protocol': ''}
 
 
 def changed(settings: Mapping[str, Any], more: Changes) -> dict[str, Any]:

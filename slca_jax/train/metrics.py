@@ -96,8 +96,9 @@ def _reported(scores: Scores, channel: str) -> float | None:
 
 
 def _numbers(why: Mapping[str, Any]) -> Numbers:
-  """The numbers among the reasons of a score: flags, and the parts of the process score."""
+  """The numbers among the reasons of a score: flags, the parts of the process score and of a reward of one's own."""
   flat: Numbers = {key: value for key, value in why.items() if isinstance(value, int | float)}
+  flat |= {f'own/{key}': value for key, value in why.get('parts', {}).items()}
   return flat | {key: value for key, value in why.get('process', {}).items() if isinstance(value, int | float)}
 
 

@@ -21,13 +21,13 @@ from slca_jax.data.tasks import Order
 from slca_jax.dialogue import Task
 from slca_jax.errors import HostFailure
 from slca_jax.nn import hosts, weights
-from slca_jax.ops.estimators import ESTIMATORS
+from slca_jax.ops.estimators import estimator_of
 from slca_jax.rollout import stream
 from slca_jax.rollout.batching import assemble, to_share
 from slca_jax.rollout.collect import rarely_interrupted
 from slca_jax.rollout.shares import Share
 from slca_jax.rollout.stream import Position, Stream, Taken
-from slca_jax.train import alarms, endpoints, meeting, metrics, optimizer, policy, probe, worlds
+from slca_jax.train import alarms, endpoints, meeting, metrics, optimizer, policy, probe, rehearsal, worlds
 from slca_jax.train.checkpoint import Checkpoints, record_of
 from slca_jax.train.dumps import dump, forget, sampled
 from slca_jax.train.evaluate import roll_greedily
@@ -63,8 +63,9 @@ def train(config: RLConfig, *, stop: Stop | None = None) -> Numbers:
     worlds.check_method(config.method, config.scoring, has_referee=bool(config.referee.model))
     policy.check(config.model)
     tasks, heldout = worlds.read(config.data)
+    rehearsal.rehearse(config, tasks)
     endpoints.probe(config)
-    with opened(folder, as_dict(config), data=(config.data.train,)), stop.listening():
+    with opened(folder, as_dict(config), data=(config.data.train, *rehearsal.sources(config))), stop.listening():
       loaded = policy.load(config.model, config.mesh)
       policy.check_rows(config.batching.micro_rows, loaded.mesh)
       with jax.set_mesh(loaded.mesh):
@@ -92,7 +93,7 @@ class Learner:
     network = Policy(
       loaded.graph, loaded.config.vocab, config.rollout.decoding.temperature, config.objective.logprob_chunk
     )
-    estimator = functools.partial(ESTIMATORS[config.method.estimator], **config.method.options)
+    estimator = functools.partial(estimator_of(config.method.estimator), **config.method.options)
     rule = optimizer.make(config.optimizer, self.steps * config.updates_per_step)
     self.state, shardings = policy.init_state(loaded.params, rule, loaded.mesh)
     self.reference = (

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from slca_jax.config import require
 from slca_jax.data.sft import Learned
 from slca_jax.llm.settings import Endpoint
+from slca_jax.own import is_own
 from slca_jax.rewards.protocols import Scoring
 from slca_jax.rollout.settings import Decoding, Layout, Limits, LocalEngine, SGLangServers
 from slca_jax.train.device_settings import MeshShape, Model, Optimizer, Reference
@@ -80,12 +81,18 @@ class TaskFiles:
 class Method:
   """An advantage estimator by its name in `ops/estimators.py`, its options, and the rewards it is fed with.
 
-  `protocol` names what fills the reward channels (`rewards/protocols.py`); '' takes the estimator's own.
+  `protocol` names what fills the reward channels (`rewards/protocols.py`); '' takes the estimator's own, and slca's for
+  an estimator of one's own. Both may be FILE.py:NAME.
   """
 
   estimator: str = 'slca'
   options: dict[str, Any] = dataclasses.field(default_factory=dict)
   protocol: str = ''
+
+  @property
+  def rewards(self) -> str:
+    """The protocol, whether it was named or not."""
+    return self.protocol or ('slca' if is_own(self.estimator) else self.estimator)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -196,8 +203,7 @@ class RLConfig:
       f'{limits.response_tokens} need rows of {longest} tokens',
     )
     check_surroundings(self.environment, self.judge, replay=self.cache.replay, step_seconds=limits.step_seconds)
-    protocol = self.method.protocol or self.method.estimator
-    check_referee(self.referee, protocol, self.scoring, replay=self.cache.replay)
+    check_referee(self.referee, self.method.rewards, self.scoring, replay=self.cache.replay)
 
   @property
   def updates_per_step(self) -> int:

@@ -6,6 +6,7 @@ from typing import Literal
 from slca_jax.config import require
 from slca_jax.envs.sandbox import SandboxSettings
 from slca_jax.llm.settings import Endpoint, Sampling, check_endpoint
+from slca_jax.own import is_own
 from slca_jax.rewards.protocols import Scoring, needs_referee
 
 # SLCA-GRPO (arXiv:2609.29050), app. C.3; the judge's longest reply and patience as in the authors' release.
@@ -20,7 +21,8 @@ class EnvironmentSettings:
   """How tools answer. A task with a blueprint opens that executable world, any other its backend.
 
   Attributes:
-    backend: 'recorded' answers from a task's records, 'simulated' asks the model at `simulator`.
+    backend: 'recorded' answers from a task's records, 'simulated' asks the model at `simulator`, 'mcp' the server that
+      `mcp` starts; FILE.py:NAME is an `Opener` of one's own, (task, seed) to the world of one rollout.
     checks: refuse calls that do not fit the tools' schemas before the backend sees them (SGLS, stage 1); an executable
       world always does.
     definition: show the simulating model the tool's definition; without it and `checks` a run is "w/o SGLS".
@@ -32,11 +34,11 @@ class EnvironmentSettings:
     simulator: the model that plays the tools; another family is another endpoint or model.
     blueprints: the folder in which tasks find the blueprint that they name; '' if they name none.
     sandbox: how the functions of blueprints are confined.
-    mcp: command line that starts the MCP server in which tasks with the blueprint 'mcp' live; '' if none does.
+    mcp: command line that starts the MCP server of tasks with the blueprint 'mcp', and of backend 'mcp'; '' if none.
     mcp_each: start it for each 'rollout', or, if it keeps no state, once for the 'run'.
   """
 
-  backend: Literal['recorded', 'simulated'] = 'recorded'
+  backend: str = 'recorded'
   checks: bool = True
   definition: bool = True
   history: bool = False
@@ -51,6 +53,10 @@ class EnvironmentSettings:
   mcp_each: Literal['rollout', 'run'] = 'rollout'
 
   def __post_init__(self):
+    _require_known('backend', self.backend, ('recorded', 'simulated', 'mcp'))
+    require(
+      self.backend != 'mcp' or bool(self.mcp), "mcp is empty; backend 'mcp' needs the command that starts the server"
+    )
     for name in ('call_seconds', 'max_characters'):
       require(getattr(self, name) > 0, f'{name} is {getattr(self, name)}; it must be positive')
     for name, usual in (('definition', True), ('history', False), ('recorded_first', False), ('fresh', False)):
@@ -65,14 +71,15 @@ class JudgeSettings:
   """Who rates final answers, and how to disturb the rating for experiments.
 
   Attributes:
-    kind: 'rule' needs no endpoint, 'llm' asks the model at `endpoint`.
+    kind: 'rule' needs no endpoint, 'llm' asks the model at `endpoint`; FILE.py:NAME is one's own, (trajectory, *, seed)
+      to a score in [0, 1].
     noise: standard deviation of zero-mean noise on its score, before the score becomes one of five words.
     bias: taken off for every tool turn short of `bias_turns`: a judge that likes visible work.
     most_characters: of all tool results that a model is shown; longer ones lose their middle.
     endpoint: the frozen model of kind 'llm'.
   """
 
-  kind: Literal['rule', 'llm'] = 'rule'
+  kind: str = 'rule'
   noise: float = 0.0
   bias: float = 0.0
   bias_turns: int = 3
@@ -80,6 +87,7 @@ class JudgeSettings:
   endpoint: Endpoint = JUDGE
 
   def __post_init__(self):
+    _require_known('kind', self.kind, ('rule', 'llm'))
     require(self.noise >= 0, f'noise is {self.noise}; it is a standard deviation and at least 0')
     require(self.bias_turns >= 0, f'bias_turns is {self.bias_turns}; it counts, so it is at least 0')
     require(
@@ -131,3 +139,8 @@ def check_referee(referee: Endpoint, protocol: str, scoring: Scoring, *, replay:
     protocol != 'rltr' or scoring.samples == 1 or referee.sampling.temperature != 0,
     f'referee.sampling.temperature is 0; {scoring.samples} samples would be alike, so raise it (0.6) or ask for 1',
   )
+
+
+def _require_known(name: str, value: str, known: tuple[str, ...]) -> None:
+  said = ', '.join(map(repr, known))
+  require(value in known or is_own(value), f'{name} is {value!r}; it takes one of {said}, or FILE.py:NAME')

@@ -22,12 +22,13 @@ from slca_jax.envs.mcp_client import McpServer, mcp_opener
 from slca_jax.envs.recorded import recorded_opener
 from slca_jax.envs.sgls import simulated_opener
 from slca_jax.envs.tau2 import DOMAINS, tau2_opener
-from slca_jax.errors import ConfigError, EnvironmentFailure
+from slca_jax.errors import EnvironmentFailure
 from slca_jax.nn import hosts
 from slca_jax.nn.weights import named_tensors, save_hf
-from slca_jax.ops.estimators import ESTIMATORS
+from slca_jax.ops.estimators import estimator_of
+from slca_jax.own import is_own, load_function
 from slca_jax.quickstart.world import MARKET
-from slca_jax.rewards.judge import BiasedJudge, Judge, NoisyJudge, RuleJudge, SolvedByRule
+from slca_jax.rewards.judge import BiasedJudge, Judge, NoisyJudge, OwnJudge, RuleJudge, SolvedByRule
 from slca_jax.rewards.llm_judge import CompletenessJudge, LLMJudge, SolvedJudge
 from slca_jax.rewards.protocols import Scoring, check_protocol, score
 from slca_jax.rollout.collect import Rollouts
@@ -67,15 +68,13 @@ def read(data: TaskFiles) -> tuple[list[Task], list[Task]]:
 
 def check_method(method: Method, scoring: Scoring, *, has_referee: bool = False) -> None:
   """Raises ConfigError for an unknown estimator or option, naming the nearest known one, or a judge that is missing."""
-  if method.estimator not in ESTIMATORS:
-    raise ConfigError(f'method.estimator is {method.estimator!r}; {nearest(method.estimator, list(ESTIMATORS))}')
-  parameters = inspect.signature(ESTIMATORS[method.estimator]).parameters.values()
+  parameters = inspect.signature(estimator_of(method.estimator)).parameters.values()
   known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
   for option, value in method.options.items():
     require(option in known, f'method.options: {method.estimator} has no {option!r}; {nearest(option, known)}')
     number = isinstance(value, int | float) and not isinstance(value, bool)
     require(number, f'method.options.{option} is {value!r} ({type(value).__name__}); it takes a number')
-  check_protocol(method.protocol or method.estimator, scoring, has_referee=has_referee)
+  check_protocol(method.rewards, scoring, has_referee=has_referee)
 
 
 def opener(settings: EnvironmentSettings, endpoints: Endpoints = NO_ENDPOINTS) -> Opener:
@@ -90,7 +89,9 @@ def opener(settings: EnvironmentSettings, endpoints: Endpoints = NO_ENDPOINTS) -
   worlds |= dict.fromkeys((f'tau2/{name}' for name in DOMAINS), tau2_opener(limits=limits))
   if settings.mcp:
     worlds['mcp'] = mcp_opener(McpServer(tuple(shlex.split(settings.mcp))), each=settings.mcp_each, limits=limits)
-  backend = recorded_opener(checks=settings.checks, limits=limits)
+  backend = worlds['mcp'] if settings.backend == 'mcp' else recorded_opener(checks=settings.checks, limits=limits)
+  if is_own(settings.backend):
+    backend = load_function(settings.backend, 'task, seed', setting='environment.backend')
   if settings.backend == 'simulated' and endpoints.simulator is not None:
     backend = simulated_opener(
       endpoints.simulator,
@@ -120,8 +121,10 @@ def opener(settings: EnvironmentSettings, endpoints: Endpoints = NO_ENDPOINTS) -
 
 
 def judge(settings: JudgeSettings, endpoints: Endpoints = NO_ENDPOINTS) -> Judge:
-  """The rule judge or the model behind the endpoint, biased and made noisy as the settings say."""
+  """The rule judge, one's own or the model behind the endpoint, biased and made noisy as the settings say."""
   rated: Judge = RuleJudge()
+  if is_own(settings.kind):
+    rated = OwnJudge(load_function(settings.kind, 'trajectory, *, seed', setting='judge.kind'))
   if settings.kind == 'llm' and endpoints.judge is not None:
     rated = LLMJudge(endpoints.judge, settings.most_characters)
   if settings.bias:
@@ -131,17 +134,12 @@ def judge(settings: JudgeSettings, endpoints: Endpoints = NO_ENDPOINTS) -> Judge
 
 def referee(config: RLConfig, endpoints: Endpoints) -> Judge | None:
   """The second judge, if the protocol asks one: of a plan's completeness, or whether the task was solved."""
-  if config.scoring.referee == 'rule' and protocol_of(config) != 'rltr':
+  if config.scoring.referee == 'rule' and config.method.rewards != 'rltr':
     return SolvedByRule()
   if endpoints.referee is None:
     return None
-  kind = CompletenessJudge if protocol_of(config) == 'rltr' else SolvedJudge
+  kind = CompletenessJudge if config.method.rewards == 'rltr' else SolvedJudge
   return kind(endpoints.referee, config.judge.most_characters)
-
-
-def protocol_of(config: RLConfig) -> str:
-  """The name of what fills the reward channels."""
-  return config.method.protocol or config.method.estimator
 
 
 def scorer(config: RLConfig, endpoints: Endpoints = NO_ENDPOINTS, *, disturbed: bool = True) -> SeededScorer:
@@ -151,8 +149,8 @@ def scorer(config: RLConfig, endpoints: Endpoints = NO_ENDPOINTS, *, disturbed: 
 
 
 async def _score(trajectory: Trajectory, *, seed: int, judge: Judge, referee: Judge | None, config: RLConfig) -> Scores:
-  protocol = protocol_of(config)
-  return await score(trajectory, judge, protocol=protocol, options=config.scoring, referee=referee, seed=seed)
+  options = config.scoring
+  return await score(trajectory, judge, protocol=config.method.rewards, options=options, referee=referee, seed=seed)
 
 
 def sampler(config: RLConfig, loaded: Loaded, params: nnx.State, *, purpose: str = 'train') -> Sampler:

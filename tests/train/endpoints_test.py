@@ -71,7 +71,10 @@ def answer(request):
     ),
     ({**SIMULATED, 'rollout': {'limits': {'step_seconds': 60.0}}}, 'rollout.limits.step_seconds is 60'),
     ({'environment': {'definition': False}}, 'definition is False; that has an effect with backend simulated'),
-    ({'environment': {'backend': 'imagined'}}, "environment.backend is 'imagined'"),
+    (
+      {'environment': {'backend': 'imagined'}},
+      "environment: backend is 'imagined'; it takes one of 'recorded', 'simulated', 'mcp', or FILE.py:NAME",
+    ),
     ({'judge': {'most_characters': 5}}, 'most_characters is 5'),
     ({'cache': {'replay': True, 'keep': False}}, 'replay is True and keep False'),
   ],
