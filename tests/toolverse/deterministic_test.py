@@ -1,16 +1,22 @@
+import dataclasses
+import datetime
 import json
 import pathlib
 import random
+import re
 
 import pytest
 
+from slca_jax.data.tasks import task_to_json
 from slca_jax.dialogue import Tool, ToolCall
 from slca_jax.envs.confined.changes import changes
 from slca_jax.toolverse import blueprint as blueprints
 from slca_jax.toolverse.deterministic import words
+from slca_jax.toolverse.deterministic.banks import PLACES
+from slca_jax.toolverse.deterministic.dealing import Deal
 from slca_jax.toolverse.deterministic.planning import plan
 from slca_jax.toolverse.deterministic.synthesise import DeterministicSettings, synthesise
-from slca_jax.toolverse.deterministic.values import examples
+from slca_jax.toolverse.deterministic.values import TODAY, examples, value
 from slca_jax.toolverse.making import TaskSettings, make_tasks
 from slca_jax.toolverse.schemas import ToolSet, read_schemas
 from slca_jax.toolverse.testing import retest
@@ -89,16 +95,47 @@ def test_every_test_passes_and_every_tool_is_tested(board):
   assert report.ok, report
 
 
-def test_the_same_schemas_give_the_same_folder_and_another_seed_other_records(board):
+def test_the_same_schemas_and_seed_give_the_same_bytes(board):
   again = synthesise(BOARD).blueprint
+  assert blueprints.files(again) == blueprints.files(board.blueprint)
+  first, second = (make_tasks(one, TaskSettings(samples=4)).tasks for one in (board.blueprint, again))
+  assert [task_to_json(task) for task in first] == [task_to_json(task) for task in second]
+
+
+def test_another_seed_gives_other_keys_titles_dates_and_tasks_of_the_same_tools(board):
   other = synthesise(BOARD, DeterministicSettings(seed=1)).blueprint
-  assert blueprints.diff(board.blueprint, again) == ''
   assert other.source == board.blueprint.source
-  assert (
-    other.tests != board.blueprint.tests
-    or other.database != board.blueprint.database
-    or other.provenance != again.provenance
-  )
+  assert [tool.name for tool in other.tools] == [tool.name for tool in board.blueprint.tools]
+  rows, others = (list(one.database['tasks'].values()) for one in (board.blueprint, other))
+  for field in ('task_id', 'project_id', 'title', 'due_date'):
+    assert [row[field] for row in rows] != [row[field] for row in others], field
+  assert not {row['task_id'] for row in rows} & {row['task_id'] for row in others} and retest(other).ok
+  asked = [
+    {task.question for task in make_tasks(one, TaskSettings(samples=4)).tasks} for one in (board.blueprint, other)
+  ]
+  assert not asked[0] & asked[1]
+
+
+def test_servers_of_equal_schemas_and_different_names_have_records_of_their_own(board):
+  other = synthesise(dataclasses.replace(BOARD, name='desk')).blueprint
+  assert other.database['tasks'].keys() != board.blueprint.database['tasks'].keys()
+
+
+@pytest.mark.parametrize('seed', range(6))
+def test_records_of_any_seed_are_distinct_readable_and_fit_together(seed):
+  deal = Deal(seed)
+  text, number = {'type': 'string'}, {'type': 'number'}
+  at = lambda name, schema, index, noun='place': value(name, schema, noun=noun, index=index, deal=deal)
+  known = {(place[0], place[1], place[2]) for place in PLACES}
+  assert {(at('city', text, n), at('country', text, n), at('latitude', number, n)) for n in range(8)} == known
+  for name in ('city_id', 'name', 'title', 'email', 'username', 'address'):
+    assert len({at(name, text, n, 'user') for n in range(24)}) == 24, name
+  assert re.fullmatch(r'CTY[A-Z]-\d{4}', at('city_id', text, 139))
+  person = at('name', text, 3, 'user')
+  assert at('email', text, 3, 'user') == f'{person[0]}{person.split()[1]}@mail.example'.lower()
+  days = [datetime.date.fromisoformat(at('date', text, n)) for n in range(8)]
+  assert days == sorted(set(days)) and days[0] < TODAY < days[-1]
+  assert len({at('id', {'type': 'integer'}, n) // 1000 for n in range(102)}) == 1
 
 
 def test_credentials_are_no_parameters_of_the_rewritten_tool(board):

@@ -1,29 +1,29 @@
 """Unit tests of a planned environment. What they expect follows from plan and records; the code is not run for it."""
 
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slca_jax.dialogue import ToolCall
 from slca_jax.toolverse.blueprint import Check, UnitTest
+from slca_jax.toolverse.deterministic.dealing import Deal
 from slca_jax.toolverse.deterministic.model import Match, Operation, Plan, Table
 from slca_jax.toolverse.deterministic.pure import known_result
 from slca_jax.toolverse.deterministic.records import Database, key_text
 from slca_jax.toolverse.deterministic.values import value
 
 Row = Mapping[str, Any]
-_ELSEWHERE = 40  # number of a record that no seed has
+_ELSEWHERE = 140  # number of a record that no seed has
 
 
-def tests_of(plan: Plan, database: Database) -> tuple[UnitTest, ...]:
+def tests_of(plan: Plan, database: Database, deal: Deal) -> tuple[UnitTest, ...]:
   """At least one test for each tool: what it finds, what it refuses, what it leaves behind."""
   found: list[UnitTest] = []
   for operation in plan.operations:
-    found += _tests(operation, plan.tables, database)
+    found += _tests(operation, plan.tables, database, deal)
   return tuple(found)
 
 
-def _tests(operation: Operation, tables: Mapping[str, Table], database: Database) -> list[UnitTest]:
+def _tests(operation: Operation, tables: Mapping[str, Table], database: Database, deal: Deal) -> list[UnitTest]:
   name = operation.tool.name
   if operation.action == 'pure':
     arguments, result = known_result(operation)
@@ -31,7 +31,7 @@ def _tests(operation: Operation, tables: Mapping[str, Table], database: Database
   table = tables[operation.table]
   rows = list(database[table.name].values())
   row = rows[min(1, len(rows) - 1)] if rows else {}
-  arguments = _arguments(operation, table, row)
+  arguments = _arguments(operation, table, row, deal)
   first = UnitTest(f'{name} {_ABOUT[operation.action]}', _checks(operation, table, rows, arguments))
   refused = _refusal(operation, table, tables, arguments)
   return [first, refused] if refused else [first]
@@ -92,9 +92,8 @@ def _refusal(
   return None
 
 
-def _arguments(operation: Operation, table: Table, row: Row) -> dict[str, Any]:
+def _arguments(operation: Operation, table: Table, row: Row, deal: Deal) -> dict[str, Any]:
   """Arguments for a call about the row: what it must hold, words of it, bounds around it, and new values to write."""
-  chance = random.Random(operation.tool.name)
   matched = {match.parameter: match for match in operation.matches}
   written = dict(operation.fields)
   bounds = {parameter: column for parameter, column, _ in operation.bounds}
@@ -104,7 +103,7 @@ def _arguments(operation: Operation, table: Table, row: Row) -> dict[str, Any]:
       held = row.get(matched[name].column)
       arguments[name] = [held] if matched[name].several else held
     elif name in written and (name in operation.required or operation.action in ('update', 'set')):
-      arguments[name] = value(written[name], schema, noun=table.noun, index=_ELSEWHERE, chance=chance, unique=True)
+      arguments[name] = value(written[name], schema, noun=table.noun, index=_ELSEWHERE, deal=deal, unique=True)
     elif name in operation.queries and name in operation.required:
       words = ' '.join(_title(row).split()[:3])
       arguments[name] = [words] if schema['type'] == 'array' else words
@@ -114,7 +113,7 @@ def _arguments(operation: Operation, table: Table, row: Row) -> dict[str, Any]:
       arguments[name] = 0 if name == operation.offset else 1
     elif name in operation.required:
       arguments[name] = (
-        3 if schema['type'] in ('integer', 'number') else value(name, schema, noun=table.noun, index=0, chance=chance)
+        3 if schema['type'] in ('integer', 'number') else value(name, schema, noun=table.noun, index=0, deal=deal)
       )
   return {name: held for name, held in arguments.items() if held is not None}
 

@@ -2,10 +2,10 @@
 
 import dataclasses
 import itertools
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slca_jax.toolverse.deterministic.dealing import Deal
 from slca_jax.toolverse.deterministic.model import Column, Operation, Plan, Table
 from slca_jax.toolverse.deterministic.values import choices, value
 
@@ -13,12 +13,12 @@ Database = dict[str, dict[str, dict[str, Any]]]
 _MOST_ROWS = 24
 
 
-def seed_database(plan: Plan, *, records: int = 5, seed: int | str = 0) -> Database:
+def seed_database(plan: Plan, deal: Deal, *, records: int = 5) -> Database:
   """Tables of records, each under the text of its key. Parents come first, so that links hold values that exist."""
   made: dict[str, list[dict[str, Any]]] = {}
   for table in _parents_first(plan.tables):
     operations = [operation for operation in plan.operations if operation.table == table.noun]
-    made[table.noun] = _rows(table, operations, made, records, random.Random(f'{seed}/{table.noun}'))
+    made[table.noun] = _rows(table, operations, made, records, deal)
   _close_circles(plan.tables, made)
   return {table.name: {key_text(row[table.key]): row for row in made[table.noun]} for table in plan.tables.values()}
 
@@ -60,14 +60,14 @@ def _rows(
   operations: Sequence[Operation],
   made: Mapping[str, list[dict[str, Any]]],
   records: int,
-  chance: random.Random,
+  deal: Deal,
 ) -> list[dict[str, Any]]:
   parents = list(
     dict.fromkeys(column.link.table for column in table.links if column.link and made.get(column.link.table))
   )
   given: list[dict[str, Any]] = []
   for index, (places, fixed) in enumerate(_combinations(table, operations, parents, made, records)):
-    cell = lambda column, index=index, places=places: _cell(table, column, places, made, index, chance)
+    cell = lambda column, index=index, places=places: _cell(table, column, places, made, index, deal)
     given.append({name: cell(column) for name, column in table.columns.items()} | fixed)
   return _distinct(table, given)
 
@@ -127,14 +127,14 @@ def _facets(table: Table, operations: Sequence[Operation]) -> dict[str, list[Any
 
 def _cell(
   table: Table, column: Column, places: Mapping[str, int], made: Mapping[str, list[dict[str, Any]]], index: int,
-  chance: random.Random,
+  deal: Deal,
 ) -> Any:  # fmt: skip
   if column.link and made.get(column.link.table):
     rows = made[column.link.table]
     place = places.get(column.link.table, index)
     place = place + 1 if column.name.startswith(('related_', 'to_', 'target')) else place
     return rows[place % len(rows)][column.link.column]
-  return value(column.name, column.schema, noun=table.noun, index=index, chance=chance, unique=column.unique)
+  return value(column.name, column.schema, noun=table.noun, index=index, deal=deal, unique=column.unique)
 
 
 def _distinct(table: Table, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,12 +8,13 @@ from slca_jax.toolverse import blueprint as blueprints
 from slca_jax.toolverse.blueprint import Blueprint
 from slca_jax.toolverse.deterministic.checks import tests_of
 from slca_jax.toolverse.deterministic.code import source_of
+from slca_jax.toolverse.deterministic.dealing import Deal
 from slca_jax.toolverse.deterministic.planning import plan
 from slca_jax.toolverse.deterministic.records import present_enums, seed_database
 from slca_jax.toolverse.outcome import Outcome
 from slca_jax.toolverse.schemas import ToolSet
 
-MAKER = 'deterministic 1'
+MAKER = 'deterministic 2'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,14 +48,15 @@ def synthesise(tools: ToolSet, settings: DeterministicSettings | None = None) ->
       f'{len(found.operations)} of {len(tools.tools)} tools can be understood; least_tools is {settings.least_tools}'
     )
     return Outcome(tools.name, None, reason, found.left_out)
-  database = seed_database(found, records=settings.records, seed=f'{settings.seed}/{tools.name}')
+  deal = Deal(f'{settings.seed}/{tools.name}')
+  database = seed_database(found, deal, records=settings.records)
   found = present_enums(found, database)
   made = Blueprint(
     name=slug(tools.name),
     tools=tuple(operation.tool for operation in found.operations),
     source=source_of(found, database, title=f'Tools of {tools.name} over a dictionary database.'),
     database=database,
-    tests=tests_of(found, database),
+    tests=tests_of(found, database, deal),
     provenance={
       'maker': MAKER, 'server': tools.name, 'origin': tools.origin, 'licence': tools.licence, 'seed': settings.seed,
       'left_out': dict(found.left_out),
