@@ -15,7 +15,8 @@ FLOORS = {
   'rollout': 3, 'data': 3, 'toolverse': 3,
   'quickstart': 3, 'train': 4, 'report': 4, 'evals': 4,
 }  # fmt: skip
-UPSTAIRS = {'quickstart/experiment.py': 4, 'quickstart/branches.py': 4}  # see both halves, and synthesised worlds
+# They see both halves, and synthesised worlds.
+UPSTAIRS = {'quickstart/experiment.py': 4, 'quickstart/branches.py': 4, 'quickstart/by_heart.py': 4}
 JAX_FREE = {'blocking', 'dialogue', 'errors', 'config', 'own', 'chat', 'llm', 'envs', 'rewards', 'data', 'toolverse'}
 JAX_FREE_FILES = {
   'nn/config.py',

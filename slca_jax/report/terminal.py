@@ -37,28 +37,49 @@ def rollout_text(run: pathlib.Path, name: str, *, color: bool = False) -> str:
   kinds = segments_of([one.trajectory for one in siblings], unfinished=settings.objective.unfinished)[at]
   one, template = siblings[at], template_of(settings)
   why = reasons_of(one.trajectory, one.scores, settings.scoring.weights)
-  lines = [_title(one), *_table(methods, at, kinds), '', legend(color=color)]
-  return '\n'.join([*lines, paint(spans_of(one, kinds, template), color=color), '', *_why(why), ''])
+  lines = [_title(one), advantages_text(methods, at, kinds), '', legend(color=color)]
+  return '\n'.join([*lines, paint(spans_of(one, kinds, template), color=color), '', reasons_text(why), ''])
 
 
 def spans_of(one: Sampled, kinds: Sequence[str], template: Template | None) -> Iterator[Span]:
   """The spans of a rollout: one per token with a template, else one per turn."""
+  return (span for span, _ in placed_spans(one, kinds, template))
+
+
+def placed_spans(one: Sampled, kinds: Sequence[str], template: Template | None) -> Iterator[tuple[Span, int]]:
+  """The spans of a rollout, each with the index of the run that it is part of, -1 if the policy did not draw it."""
   trajectory = one.trajectory
   run_of = {turn: run for run, turns in enumerate(runs_of(trajectory)) for turn in turns}
   if template is None:
     for message in trajectory.task.messages:
-      yield Span(f'[{message.role}]\n{message.content}\n', 'prompt')
+      yield Span(f'[{message.role}]\n{message.content}\n', 'prompt'), -1
   else:
-    yield from (Span(text, 'prompt') for text in token_texts(trajectory.prompt, template))
+    yield from ((Span(text, 'prompt'), -1) for text in token_texts(trajectory.prompt, template))
   for number, turn in enumerate(trajectory.turns):
-    kind = kinds[run_of[number]] if number in run_of else 'none'
+    run = run_of.get(number, -1)
+    kind = kinds[run] if run >= 0 else 'none'
     part = kind if kind != 'none' else 'note'
     texts = [turn.text] if template is None else token_texts(turn.tokens, template)
-    yield from (Span(text, part, learned=kind != 'none') for text in texts)
+    yield from ((Span(text, part, learned=kind != 'none'), run) for text in texts)
     if template is not None:
-      yield from (Span(text, 'world') for text in token_texts(turn.reply, template))
+      yield from ((Span(text, 'world'), -1) for text in token_texts(turn.reply, template))
     else:
-      yield from (Span(f'\n[tool]\n{seen.content}\n', 'world') for seen in turn.observations)
+      yield from ((Span(f'\n[tool]\n{seen.content}\n', 'world'), -1) for seen in turn.observations)
+
+
+def advantages_text(methods: Sequence[Credit], at: int, kinds: Sequence[str]) -> str:
+  """The advantages of one of the rollouts that `methods` are of: methods down, runs across."""
+  heads = ['answer' if kind == 'summary' else f'turn {run + 1}' for run, kind in enumerate(kinds)]
+  lines = [f'{"advantage":10}' + ''.join(f'{head:>9}' for head in heads)]
+  for method in methods:
+    cells = ''.join(f'{advantage:+9.3f}' for advantage in method.advantages[at])
+    lines.append(f'{method.label:10}' + (f'  {method.absent}' if method.absent else cells))
+  return '\n'.join(lines)
+
+
+def reasons_text(why: Json) -> str:
+  """The reasons of a rollout's rewards, as `reasons_of` gives them."""
+  return '\n'.join(_why(why))
 
 
 def _title(one: Sampled) -> str:
@@ -66,16 +87,6 @@ def _title(one: Sampled) -> str:
   guarded = ', omitted a needed call' if one.scores.guarded else ''
   error = f': {visible(one.trajectory.error)}' if one.trajectory.error else ''
   return f'step {step}, group {group}, rollout {index + 1}: {one.trajectory.status.value}{guarded}{error}'
-
-
-def _table(methods: Sequence[Credit], at: int, kinds: Sequence[str]) -> list[str]:
-  """Methods down, runs across."""
-  heads = ['answer' if kind == 'summary' else f'turn {run + 1}' for run, kind in enumerate(kinds)]
-  lines = [f'{"advantage":10}' + ''.join(f'{head:>9}' for head in heads)]
-  for method in methods:
-    cells = ''.join(f'{advantage:+9.3f}' for advantage in method.advantages[at])
-    lines.append(f'{method.label:10}' + (f'  {method.absent}' if method.absent else cells))
-  return lines
 
 
 def _why(why: Json) -> Iterator[str]:
