@@ -23,6 +23,7 @@ _DENSE_UP_TO = {'cpu': 64, 'gpu': 512, 'tpu': 512}
 _TRITON_HEADS = (16, 32, 64, 128, 256)
 
 
+@jax.named_scope('attention')
 def attend(
   q_BTNH: jax.Array,
   k_BTKH: jax.Array,

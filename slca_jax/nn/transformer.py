@@ -87,6 +87,7 @@ class Block(nnx.Module):
     self.w_up = _param(c, rngs, (D, F), ('embed', 'hidden'), D**-0.5)
     self.w_down = _param(c, rngs, (F, D), ('hidden', 'embed'), F**-0.5 * calm)
 
+  @jax.named_scope('attention')
   def project(self, x_BTD, angles):
     """(q_BTNH, k_BTKH, v_BTKH), queries and keys rotated."""
     c = self.config
@@ -103,6 +104,7 @@ class Block(nnx.Module):
       k_BTKH = rms_norm(k_BTKH, self.ln_k[...], c.eps)
     return rotate(q_BTNH, angles), rotate(k_BTKH, angles), v_BTKH
 
+  @jax.named_scope('mlp')
   def finish(self, x_BTD, out_BTNH):
     """The stream after what attention found and after the feed-forward."""
     c = self.config

@@ -33,6 +33,7 @@ class _Plan(NamedTuple):
   steps: jax.Array
 
 
+@jax.named_scope('vocabulary')
 def token_logprobs(
   hidden_BTD: jax.Array,
   unembed_VD: jax.Array,

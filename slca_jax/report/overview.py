@@ -27,7 +27,7 @@ def overview_of(metrics: Sequence[Numbers]) -> Json:
     'curves': curves,
     'first': [name for name in FIRST if name in curves],
     'funnel': _funnel(metrics),
-    'time': sorted(_totals(metrics, 'time/').items(), key=lambda item: -item[1]),
+    'time': sorted(_phases(metrics).items(), key=lambda item: -item[1]),
   }
 
 
@@ -62,6 +62,13 @@ def _funnel(metrics: Sequence[Numbers]) -> list[list[Any]]:
 def _totals(metrics: Sequence[Numbers], prefix: str) -> dict[str, float]:
   names = {name for line in metrics for name in line if name.startswith(prefix)}
   return {name.removeprefix(prefix): round(sum(_of(line, name) for line in metrics), 3) for name in sorted(names)}
+
+
+def _phases(metrics: Sequence[Numbers]) -> dict[str, float]:
+  """Seconds of the run by parts that add up: no whole beside its parts, and nothing that goes on beside others."""
+  totals = _totals(metrics, 'time/')
+  wholes = ('step', 'collect') if 'step' in totals else ()
+  return {name: value for name, value in totals.items() if name not in wholes and not name.startswith('busy/')}
 
 
 def _of(line: Numbers, name: str) -> float:

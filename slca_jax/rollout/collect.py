@@ -19,6 +19,7 @@ from slca_jax.envs.environment import Environment, Opener
 from slca_jax.errors import EnvironmentFailure, SamplerError, TemplateError
 from slca_jax.rollout.sampler import Sample, Sampler
 from slca_jax.rollout.settings import Decoding, Limits
+from slca_jax.rollout.underway import Span, unwatched
 
 Scorer = Callable[[Trajectory], Awaitable[Scores]]
 Group = list[tuple[Trajectory, Scores]]
@@ -31,13 +32,14 @@ _NO_CALL_MEANT = frozenset({'no_json_after_tag', 'missing_open_tag', 'unterminat
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rollouts:
-  """What one rollout needs beside its task."""
+  """What one rollout needs beside its task; `watch` hears when it waits for engine, world and judge."""
 
   sampler: Sampler
   template: Template
   open_environment: Opener
   limits: Limits
   decoding: Decoding
+  watch: Span = unwatched
 
 
 def seed_of(*parts: object) -> int:
@@ -110,7 +112,8 @@ async def roll_group(
         with contextlib.suppress(TemplateError):  # each of them says so itself
           prompt = world.template.prompt(task.messages, task.tools)
       trajectory = await run(task, group, index, world, seed=seed, prompt=prompt)
-    return trajectory, await score(trajectory)
+    with world.watch('judge'):
+      return trajectory, await score(trajectory)
 
   async with asyncio.TaskGroup() as crew:
     jobs = [crew.create_task(one(index)) for index in range(group_size)]
@@ -129,7 +132,8 @@ async def run(
     if len(prompt) > world.limits.prompt_tokens:
       error = f'the prompt has {len(prompt)} tokens, the limit is {world.limits.prompt_tokens}'
       return Trajectory(task, group, index, prompt, (), Status.FAILED, error)
-    environment = _open(task, f'{seed}/{task.id}/{group}', world)
+    with world.watch('environment'):
+      environment = _open(task, f'{seed}/{task.id}/{group}', world)
     status = await _converse(prompt, turns, environment, world, session)
     return Trajectory(task, group, index, prompt, tuple(turns), status)
   except (SamplerError, EnvironmentFailure, TemplateError) as error:
@@ -175,7 +179,9 @@ async def _converse(
       return status
     if len(turns) >= limits.turns:
       return Status.OUT_OF_TURNS
-    seen = [_shortened(one, template, limits) for one in await _act(turn.parsed, environment, limits)]
+    with world.watch('environment'):
+      answers = await _act(turn.parsed, environment, limits)
+    seen = [_shortened(one, template, limits) for one in answers]
     reply = template.reply(seen, sample.tokens)
     fits = len(ids) - len(prompt) + len(reply) < limits.response_tokens
     turns[-1] = dataclasses.replace(turn, observations=tuple(seen), reply=reply if fits else ())
@@ -190,15 +196,16 @@ def _shortened(seen: Observation, template: Template, limits: Limits) -> Observa
 
 
 async def _sample(ids: list[int], max_tokens: int, turn: int, world: Rollouts, session: str) -> Sample:
-  return await world.sampler.generate(
-    ids,
-    session=session,
-    max_tokens=max_tokens,
-    temperature=world.decoding.temperature,
-    top_p=world.decoding.top_p,
-    stop=world.template.stop_ids,
-    seed=seed_of(session, turn),
-  )
+  with world.watch('sample'):
+    return await world.sampler.generate(
+      ids,
+      session=session,
+      max_tokens=max_tokens,
+      temperature=world.decoding.temperature,
+      top_p=world.decoding.top_p,
+      stop=world.template.stop_ids,
+      seed=seed_of(session, turn),
+    )
 
 
 def _read(sample: Sample, template: Template, reading: Reading) -> tuple[Turn, Status | None]:

@@ -6,6 +6,27 @@ from slca_jax.config import require
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Tracing:
+  """Which steps are traced to `trace` in the run's folder; a traced step takes longer, and megabytes on disk.
+
+  Attributes:
+    steps: numbers of steps, the first being 1 and compiling much.
+    every: steps between traces, 0 for none beside those of `steps`.
+  """
+
+  steps: tuple[int, ...] = ()
+  every: int = 0
+
+  def __post_init__(self):
+    require(all(step > 0 for step in self.steps), f'steps is {self.steps}; the first step is 1')
+    require(self.every >= 0, f'every is {self.every}; it counts steps, 0 never traces')
+
+  def due(self, step: int) -> bool:
+    """Whether this step is to be traced."""
+    return step in self.steps or bool(self.every and step % self.every == 0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Diagnostics:
   """Measurements that cost something, and the limits of alarms; an alarm changes nothing but what is logged.
 

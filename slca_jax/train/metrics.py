@@ -1,24 +1,27 @@
 """What a run says about itself: numbers of the rollouts, and the writers of metrics.jsonl, TensorBoard and the bar."""
 
 import collections
+import contextlib
 import json
 import math
 import os
 import pathlib
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import tensorboardX
 import tqdm
 
 from slca_jax.dialogue import Scores, Status, Trajectory
+from slca_jax.rollout.underway import Span, unwatched
 
 Numbers = dict[str, float]
 # By name what is added up, over rollouts and hosts: (total, None) of a count, (total, how many) of a mean; of a name
 # that ends in max the largest is taken. Ready for JSON.
 Tally = dict[str, tuple[float, float | None]]
+_COUNTS = ('skipped_updates', '/tokens', '/dead_groups')
 
 
 def settle(tallies: Sequence[Mapping[str, Sequence[float | None]]]) -> Numbers:
@@ -116,6 +119,28 @@ def put_mean(out: Numbers, name: str, values: Iterable[float | None]) -> None:
     out[name] = statistics.fmean(known)
 
 
+def over_updates(found: Sequence[Mapping[str, Any]]) -> Numbers:
+  """The numbers of a step from those of its updates: counts add up, maxima keep the largest, the rest is averaged.
+
+  What is measured on tokens of which an update had none, says its `…/tokens`, is left out of it.
+  """
+  known = [_without_the_unmeasured({name: float(value) for name, value in numbers.items()}) for numbers in found]
+
+  def one(name: str) -> float:
+    values = [numbers[name] for numbers in known if name in numbers]
+    if name.endswith('_max'):
+      return max(values)
+    return sum(values) if name.endswith(_COUNTS) else sum(values) / len(values)
+
+  return {name: one(name) for name in dict.fromkeys(name for numbers in known for name in numbers)}
+
+
+def _without_the_unmeasured(numbers: Numbers) -> Numbers:
+  empty = {name.removesuffix('/tokens') for name, value in numbers.items() if name.endswith('/tokens') and not value}
+  measured = lambda name: 'group' in name or name.rpartition('/')[0] not in empty
+  return {name: value for name, value in numbers.items() if name.endswith('/tokens') or measured(name)}
+
+
 def _known(value: float | None) -> TypeGuard[float]:
   """Whether there is a number; NaN is none."""
   return value is not None and not math.isnan(value)
@@ -193,25 +218,51 @@ class Bar:
 
 
 class Stopwatch:
-  """Seconds by phase since the last reading: `with watch('sample'): …`."""
+  """Seconds by phase since the last reading: `with watch('update'): …`.
 
-  def __init__(self):
+  Args:
+    span: opens a span of the phase's name in a trace.
+  """
+
+  def __init__(self, span: Span = unwatched):
+    self._span = span
+    self._began: float | None = None
     self._seconds: collections.defaultdict[str, float] = collections.defaultdict(float)
-    self._stack: list[tuple[str, float]] = []
 
-  def __call__(self, phase: str) -> 'Stopwatch':
-    self._stack.append((phase, time.perf_counter()))
-    return self
-
-  def __enter__(self) -> None:
-    return None
-
-  def __exit__(self, *_: Any) -> None:
-    phase, start = self._stack.pop()
-    self._seconds[phase] += time.perf_counter() - start
+  @contextlib.contextmanager
+  def __call__(self, phase: str) -> Iterator[None]:
+    """Counts what runs inside as that phase."""
+    start = time.perf_counter()
+    self._began = start if self._began is None else self._began
+    try:
+      with self._span(phase):
+        yield
+    finally:
+      self._seconds[phase] += time.perf_counter() - start
 
   def read(self) -> Numbers:
     """Seconds per phase as `time/PHASE`; the clock starts anew."""
     out = {f'time/{phase}': seconds for phase, seconds in self._seconds.items()}
     self._seconds.clear()
     return out
+
+  def lap(self) -> float:
+    """Seconds since the last call, or since the first phase began."""
+    now = time.perf_counter()
+    before, self._began = now if self._began is None else self._began, now
+    return now - before
+
+
+def breakdown(times: Numbers, whole: float, busy: Mapping[str, float], waited: Mapping[str, float]) -> Numbers:
+  """Where the seconds of a step went. All but `time/step`, `time/collect` and `time/busy/…` add up to the step.
+
+  Args:
+    times: `time/PHASE` of the phases, which follow each other; `time/collect` is split into what was waited for.
+    whole: seconds of the step.
+    busy, waited: as `Underway.read` tells.
+  """
+  parts = {name: seconds for name, seconds in times.items() if name != 'time/collect'}
+  parts |= {f'time/{kind}': seconds for kind, seconds in waited.items()}
+  idle = max(0.0, whole - sum(parts.values()))
+  under_way = {f'time/busy/{kind}': seconds for kind, seconds in busy.items()}
+  return times | parts | under_way | {'time/idle': idle, 'time/step': whole}

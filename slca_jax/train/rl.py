@@ -4,14 +4,13 @@ SLCA-GRPO (arXiv:2609.29050), algorithm 1. Every random choice derives from (see
 whole or not at all, so a run that was killed goes on from its last checkpoint as if it had never stopped.
 """
 
-import asyncio
-import contextlib
+import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
+from jax.profiler import StepTraceAnnotation
 
 from slca_jax import blocking
 from slca_jax.arrays import Experience
@@ -19,7 +18,6 @@ from slca_jax.config import as_dict
 from slca_jax.data.folders import write_json
 from slca_jax.data.tasks import Order
 from slca_jax.dialogue import Task
-from slca_jax.errors import HostFailure
 from slca_jax.nn import hosts, weights
 from slca_jax.ops.estimators import estimator_of
 from slca_jax.rollout import stream
@@ -27,15 +25,17 @@ from slca_jax.rollout.batching import assemble, to_share
 from slca_jax.rollout.collect import rarely_interrupted
 from slca_jax.rollout.shares import Share
 from slca_jax.rollout.stream import Position, Stream, Taken
+from slca_jax.rollout.underway import Underway
 from slca_jax.train import alarms, endpoints, meeting, metrics, optimizer, policy, probe, rehearsal, worlds
 from slca_jax.train.checkpoint import Checkpoints, record_of
 from slca_jax.train.dumps import dump, forget, sampled
 from slca_jax.train.evaluate import roll_greedily
 from slca_jax.train.logp_dumps import dump_logps, logps_of
-from slca_jax.train.metrics import Numbers, settle, staleness, tally
-from slca_jax.train.run import Stop, hush, in_touch, opened
+from slca_jax.train.metrics import Numbers, breakdown, over_updates, settle, staleness, tally
+from slca_jax.train.run import Stop, hush, in_touch, opened, unless
 from slca_jax.train.settings import RLConfig
 from slca_jax.train.steps import Policy, make_prepare, make_update
+from slca_jax.train.tracing import Tracer, span
 
 _SHOWN = {
   'tool': 'reward/tool',
@@ -44,7 +44,6 @@ _SHOWN = {
   'kl': 'kl',
   'tok/s': 'tokens_per_second',
 }
-_COUNTS = ('skipped_updates', '/tokens', '/dead_groups')
 
 
 def train(config: RLConfig, *, stop: Stop | None = None) -> Numbers:
@@ -114,11 +113,13 @@ class Learner:
       history=alarms.history(folder, config.diagnostics.window),
       silent=not hosts.is_first(),
     )
-    self.watch = metrics.Stopwatch()
+    self.watch, self.underway = metrics.Stopwatch(span), Underway(span)
+    self.trace = Tracer(folder / 'trace', config.trace)
     self.endpoints = endpoints.connect(config)
     self.score = worlds.scorer(config, self.endpoints)
     self.score_fairly = worlds.scorer(config, self.endpoints, disturbed=False)
-    self.world = worlds.rollouts(config, loaded, self.state.params, self.endpoints)
+    world = worlds.rollouts(config, loaded, self.state.params, self.endpoints)
+    self.world = dataclasses.replace(world, watch=self.underway)
     self.sampler = self.world.sampler
     self.stream = Stream(
       Order(tasks, config.prompts, seed=config.seed),
@@ -139,19 +140,21 @@ class Learner:
     try:
       await self._publish()
       while self.step < self.steps:
-        taken = await _unless(stop, self._take())
-        numbers = await self.sampler.share(lambda taken=taken: self._learn_from(taken))
-        if numbers is None:
-          break
-        self.step += 1
-        await self._publish()
+        with self.trace(self.step + 1):
+          taken = await unless(stop, self._take())
+          numbers = await self.sampler.share(lambda taken=taken: self._learn_from(taken))
+          if numbers is None:
+            break
+          self.step += 1
+          await self._publish()
         score = await self._evaluate_if_due(numbers)
         self.numbers = numbers | self._speed(numbers) | await self._reported()
         self.numbers |= self.alarms(self.step, self.numbers)
         self.writer.write(self.step, self.numbers)
         bar.advance(self.numbers)
         if self.checkpoints.due(self.step, self.steps):
-          self._save(score)
+          with self.watch('save'):
+            self._save(score)
       self._finish()
     finally:
       bar.close()
@@ -175,7 +178,7 @@ class Learner:
   async def _take(self) -> Taken:
     """The step's rollouts. Towards the end no batch is started that nobody would learn from."""
     ahead = min(self.config.rollout.max_staleness, self.steps - self.step - 1)
-    with self.watch('collect'):
+    with self.watch('collect'), self.underway.waiting():
       return await self.stream.take(self.step, ahead=ahead)
 
   def _learn_from(self, taken: Taken | None) -> Numbers | None:
@@ -195,7 +198,7 @@ class Learner:
     if met is None:
       return None
     self.position = stream.join(met.told('position'), hosts.shares(self.config.prompts), self.config.prompts)
-    with jax.set_mesh(self.loaded.mesh):
+    with jax.set_mesh(self.loaded.mesh), StepTraceAnnotation('learn', step_num=self.step + 1):
       numbers = self._update(met.shares)
     return numbers | settle(met.told('tally')) | {'sampled_tokens': float(sum(met.told('sampled')))}
 
@@ -262,10 +265,10 @@ class Learner:
       return probe.told(jax.device_get(self.probe(self.state.params, experience)))
 
   def _speed(self, numbers: Numbers) -> Numbers:
-    """Seconds by phase, collecting being the time that the trainer waited, and the step's sampled tokens per second."""
-    times = self.watch.read()
-    whole = sum(seconds for name, seconds in times.items() if name != 'time/evaluate')
-    return times | {'tokens_per_second': numbers.pop('sampled_tokens') / whole}
+    """Where the seconds of the step went, and its sampled tokens per second without evaluation."""
+    times = breakdown(self.watch.read(), self.watch.lap(), *self.underway.read())
+    seconds = times['time/step'] - times.get('time/evaluate', 0.0)
+    return times | {'tokens_per_second': numbers.pop('sampled_tokens') / seconds}
 
   async def _reported(self) -> Numbers:
     """What engines and endpoints of all hosts tell of themselves: their counts add up, of a sync it is the mean."""
@@ -307,44 +310,3 @@ class Learner:
       weights.save_hf(self.state.params, self.loaded.config, self.folder / 'model', source=self.loaded.folder)
       result = {'steps': self.step, **self.numbers}
       hosts.agree(lambda: write_json(self.folder / 'result.json', result), first_only=True)
-
-
-def over_updates(found: Sequence[Mapping[str, Any]]) -> Numbers:
-  """The numbers of a step from those of its updates: counts add up, maxima keep the largest, the rest is averaged.
-
-  What is measured on tokens of which an update had none, says its `…/tokens`, is left out of it.
-  """
-  known = [_without_the_unmeasured({name: float(value) for name, value in numbers.items()}) for numbers in found]
-
-  def one(name: str) -> float:
-    values = [numbers[name] for numbers in known if name in numbers]
-    if name.endswith('_max'):
-      return max(values)
-    return sum(values) if name.endswith(_COUNTS) else sum(values) / len(values)
-
-  return {name: one(name) for name in dict.fromkeys(name for numbers in known for name in numbers)}
-
-
-def _without_the_unmeasured(numbers: Numbers) -> Numbers:
-  empty = {name.removesuffix('/tokens') for name, value in numbers.items() if name.endswith('/tokens') and not value}
-  measured = lambda name: 'group' in name or name.rpartition('/')[0] not in empty
-  return {name: value for name, value in numbers.items() if name.endswith('/tokens') or measured(name)}
-
-
-async def _unless(stop: Stop, work: Any) -> Any:
-  """The result of `work`, or None if `stop` is requested first; the work is cancelled then, and can be done again.
-
-  Raises:
-    HostFailure: another host failed meanwhile.
-  """
-  task = asyncio.ensure_future(work)
-  while not task.done():
-    await asyncio.wait({task}, timeout=0.2)
-    if (stop.requested or stop.failure) and not task.done():
-      task.cancel()
-      with contextlib.suppress(asyncio.CancelledError):
-        await task
-      break
-  if stop.failure:
-    raise HostFailure(stop.failure)
-  return None if stop.requested else task.result()

@@ -1,5 +1,6 @@
 """What every run shares: its settings on disk, and how it is told to stop, by a signal or by another process of it."""
 
+import asyncio
 import contextlib
 import hashlib
 import itertools
@@ -23,7 +24,7 @@ from slca_jax.train.checkpoint import same_run
 
 # Settings that may differ when a run is resumed: what is written, and how far it goes. With another number of steps a
 # schedule that decays goes on as that of the new length.
-_FREE = ('output', 'steps', 'epochs', 'dump_every', 'dump_logps', 'eval_every', 'checkpoint', 'diagnostics')
+_FREE = ('output', 'steps', 'epochs', 'dump_every', 'dump_logps', 'eval_every', 'checkpoint', 'diagnostics', 'trace')
 # Servers and endpoints move, and how long they are waited for changes no answer.
 _FREE_PARTS = (
   "['rollout']['sglang']",
@@ -135,6 +136,25 @@ def _tell(board: str, error: BaseException) -> None:
     end = time.monotonic() + _GRACE_SECONDS
     while len(hosts.notes(f'{board}/heard')) < jax.process_count() - 1 and time.monotonic() < end:
       time.sleep(_LOOK_SECONDS / 5)
+
+
+async def unless(stop: Stop, work: Any) -> Any:
+  """The result of `work`, or None if `stop` is requested first; the work is cancelled then, and can be done again.
+
+  Raises:
+    HostFailure: another host failed meanwhile.
+  """
+  task = asyncio.ensure_future(work)
+  while not task.done():
+    await asyncio.wait({task}, timeout=0.2)
+    if (stop.requested or stop.failure) and not task.done():
+      task.cancel()
+      with contextlib.suppress(asyncio.CancelledError):
+        await task
+      break
+  if stop.failure:
+    raise HostFailure(stop.failure)
+  return None if stop.requested else task.result()
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from slca_jax.own import is_own
 from slca_jax.rewards.protocols import Scoring
 from slca_jax.rollout.settings import Decoding, Layout, Limits, LocalEngine, SGLangServers
 from slca_jax.train.device_settings import MeshShape, Model, Optimizer, Reference
-from slca_jax.train.diagnostic_settings import Diagnostics
+from slca_jax.train.diagnostic_settings import Diagnostics, Tracing
 from slca_jax.train.surroundings import (
   JUDGE,
   CacheSettings,
@@ -152,6 +152,7 @@ class RLConfig:
     referee: the second judge's endpoint, where a protocol asks one: solved or unsolved, or a plan's completeness.
     cache: answers of endpoints on disk.
     diagnostics: what is measured beside, and from where on the run warns.
+    trace: steps that are recorded for TensorBoard and Perfetto.
   """
 
   output: str = 'runs/rl'
@@ -180,6 +181,7 @@ class RLConfig:
   batching: Layout = dataclasses.field(default_factory=lambda: Layout(lengths=(8192, 16384, 24576)))
   checkpoint: Checkpointing = dataclasses.field(default_factory=Checkpointing)
   diagnostics: Diagnostics = dataclasses.field(default_factory=Diagnostics)
+  trace: Tracing = dataclasses.field(default_factory=Tracing)
 
   def __post_init__(self):
     _require_counts(self, 'steps', 'epochs', 'eval_every', 'dump_every')
@@ -253,6 +255,7 @@ class SFTConfig:
     learned: what of a dialogue is learned.
     until: end early once the smoothed loss is below this; 0 never does.
     eval_every: steps between measurements of the held-out loss; 0 measures at the end only.
+    trace: updates that are recorded for TensorBoard and Perfetto.
   """
 
   output: str = 'runs/sft'
@@ -273,6 +276,7 @@ class SFTConfig:
     default_factory=lambda: Optimizer(learning_rate=5e-6, schedule='cosine', warmup=0.1)
   )
   checkpoint: Checkpointing = dataclasses.field(default_factory=lambda: Checkpointing(every=100))
+  trace: Tracing = dataclasses.field(default_factory=Tracing)
 
   def __post_init__(self):
     _require_counts(self, 'steps', 'epochs', 'eval_every')

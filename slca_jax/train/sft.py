@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 
 import jax
+from jax.profiler import StepTraceAnnotation
 
 from slca_jax.arrays import TrainState
 from slca_jax.config import as_dict, require
@@ -20,6 +21,7 @@ from slca_jax.train.loader import heldout_batches, open_batches, usable
 from slca_jax.train.run import Stop, in_touch, opened
 from slca_jax.train.settings import SFTConfig
 from slca_jax.train.steps import Policy, make_fit, make_measure
+from slca_jax.train.tracing import Tracer, span
 
 _SHOWN = {'loss': 'loss', 'held-out': 'heldout_loss'}
 _BEST = ('best_heldout_loss', 'best_step')
@@ -70,6 +72,7 @@ class Student:
     micro_rows = config.batching.micro_rows
     self.fit = make_fit(network, rule, micro_rows=micro_rows, shardings=shardings)
     self.heldout = Heldout(heldout, loaded, config, make_measure(network, micro_rows=micro_rows))
+    self.trace = Tracer(folder / 'trace', config.trace)
     self.checkpoints = Checkpoints(folder / 'checkpoints', config.checkpoint)
     self.step, self.numbers = self._restore()
     self.writer = metrics.Writer(folder, resume_at=self.step + 1, silent=not hosts.is_first())
@@ -110,11 +113,15 @@ class Student:
 
   def _advance(self) -> None:
     """One update."""
-    before = self.numbers
-    batch, wasted = next(self.batches)
-    self.state, numbers = self.fit(self.state, batch)
-    self.step += 1
-    self.numbers = {name: float(value) for name, value in jax.device_get(numbers).items()} | wasted
+    before, number = self.numbers, self.step + 1
+    with self.trace(number), StepTraceAnnotation('learn', step_num=number):
+      with span('read'):
+        batch, wasted = next(self.batches)
+      with span('update'):
+        self.state, numbers = self.fit(self.state, batch)
+        found = jax.device_get(numbers)
+    self.step = number
+    self.numbers = {name: float(value) for name, value in found.items()} | wasted
     loss: float = self.numbers['loss']
     if not math.isfinite(loss):
       raise Diverged(f'the loss of step {self.step} is {loss}; lower optimizer.learning_rate')

@@ -58,7 +58,8 @@ def make_prepare(
   @jax.jit
   def prepare(params: nnx.State, reference: nnx.State | None, batch: TokenBatch) -> Experience:
     segments = segment_runs(batch.sampled_BT, batch.rollout_BT, batch.finished_R, unfinished=objective.unfinished)
-    advantage_BT = estimator(batch.rewards, segments, batch.rollout_BT)
+    with jax.named_scope('advantages'):
+      advantage_BT = estimator(batch.rewards, segments, batch.rollout_BT)
     rows = batch_rows(batch)
     old_logp_BT = map_rows(lambda piece: policy.logps(params, piece), rows, micro_rows)
     ref_logp_BT = (
@@ -127,6 +128,7 @@ def make_measure(policy: Policy, *, micro_rows: int) -> Callable[[nnx.State, Tok
   return measure
 
 
+@jax.named_scope('loss')
 def policy_loss(logp_BT: jax.Array, rows: Rows, objective: Objective) -> jax.Array:
   """Per token: clipped policy loss, importance-corrected if asked for, plus β·k3.
 
@@ -147,6 +149,7 @@ def policy_loss(logp_BT: jax.Array, rows: Rows, objective: Objective) -> jax.Arr
   return loss_BT
 
 
+@jax.named_scope('diagnostics')
 def describe(experience: Experience, logp_BT: jax.Array, objective: Objective) -> Numbers:
   """What the update tells about itself: per segment, per group, and how far the engine's log-probs are off."""
   segments, batch = experience.segments, experience.batch
@@ -167,6 +170,7 @@ def describe(experience: Experience, logp_BT: jax.Array, objective: Objective) -
   return numbers | diagnostics.group_metrics(batch.rewards, segments, batch.rollout_BT)
 
 
+@jax.named_scope('optimizer')
 def step(
   state: TrainState, gradients: nnx.State, optimizer: optax.GradientTransformation, *, useful: jax.Array
 ) -> tuple[TrainState, Numbers]:

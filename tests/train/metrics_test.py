@@ -1,11 +1,12 @@
 """Numbers of rollouts, and files that survive a kill."""
 
 import json
+import time
 
 import pytest
 
 from slca_jax.dialogue import Observation, Parsed, Scores, Status, Task, ToolCall, Trajectory, Turn
-from slca_jax.train.metrics import Stopwatch, Writer, describe
+from slca_jax.train.metrics import Stopwatch, Writer, breakdown, describe
 
 TASK = Task('t', (), ())
 
@@ -65,3 +66,21 @@ def test_stopwatch_adds_up_by_phase_and_starts_anew():
   with pytest.raises(ZeroDivisionError), watch('c'):
     1 / 0  # noqa: B018
   assert 'time/c' in watch.read()
+
+
+def test_parts_of_a_step_add_up_to_it_and_collecting_is_split_by_what_was_waited_for():
+  times = {'time/collect': 10.0, 'time/update': 4.0, 'time/publish': 1.0}
+  busy = {'sample': 9.0, 'environment': 6.0, 'judge': 2.0}
+  found = breakdown(times, 20.0, busy, {'sample': 7.0, 'environment': 1.5, 'judge': 0.5})
+  parts = {name: value for name, value in found.items() if name not in ('time/step', 'time/collect')}
+  assert sum(value for name, value in parts.items() if not name.startswith('time/busy/')) == found['time/step'] == 20.0
+  assert found['time/idle'] == 6.0  # one second of collecting in which nothing was under way, and five between phases
+  assert found['time/collect'] == 10.0 and found['time/busy/environment'] == 6.0
+
+
+def test_laps_begin_with_the_first_phase():
+  watch = Stopwatch()
+  assert watch.lap() == 0
+  with watch('a'):
+    time.sleep(0.01)
+  assert watch.lap() >= watch.read()['time/a'] >= 0.01

@@ -1,5 +1,6 @@
 """The whole loop on a tiny policy: killed anywhere it goes on bit for bit, and nothing that breaks ends the run."""
 
+import asyncio
 import collections
 import dataclasses
 import json
@@ -311,7 +312,7 @@ def test_sampler_agrees_with_trainer_and_nothing_recompiles(folder):
   tasks, _ = worlds.read(settings.data)
   with jax.set_mesh(loaded.mesh):
     learner = rl.Learner(settings, pathlib.Path(settings.output), loaded, tasks, [])
-    rl.asyncio.run(learner.learn(rl.Stop()))
+    asyncio.run(learner.learn(rl.Stop()))
     assert learner.prepare._cache_size() == learner.update._cache_size() == 1
     assert set(learner.sampler.compilations().values()) <= {0, 1}
     learner.close()

@@ -1,6 +1,9 @@
 """The steady loop: from a batch's arrival to its numbers nothing is compiled, and nothing waits for the host."""
 
+import asyncio
 import contextlib
+import gzip
+import json
 
 import jax
 import numpy as np
@@ -16,10 +19,13 @@ from slca_jax.quickstart.world import make_task
 from slca_jax.rollout.settings import Layout, Limits, LocalEngine
 from slca_jax.train import policy, rl, sft, worlds
 from slca_jax.train import settings as s
+from slca_jax.train.diagnostic_settings import Tracing
 
 pytestmark = pytest.mark.timeout(900)
 
 MESH = s.MeshShape(data=2, fsdp=2, tensor=2)
+WAITED = ('sample', 'environment', 'judge')
+PHASES = ('collect', 'batch', 'meet', 'prepare', 'update', 'publish')
 NETWORK = TransformerConfig(layers=1, width=16, hidden=32, heads=2, kv_heads=1, head_dim=8, context=512)
 
 
@@ -70,6 +76,22 @@ def reads(monkeypatch):
   return shapes
 
 
+def spans(trace):
+  """Names of the events in a trace."""
+  (path,) = trace.glob('plugins/profile/*/perfetto_trace.json.gz')
+  return {event.get('name') for event in json.loads(gzip.decompress(path.read_bytes()))['traceEvents']}
+
+
+def assert_adds_up(line):
+  """The parts of a step's time are those that are documented, and nothing of it is counted twice or left out."""
+  parts = {name.removeprefix('time/'): value for name, value in line.items() if name.startswith('time/')}
+  whole, collect = parts.pop('step'), parts.pop('collect')
+  for kind in WAITED:
+    assert parts.pop(f'busy/{kind}') >= parts[kind] - 1e-6
+  assert sum(parts[kind] for kind in WAITED) <= collect + 1e-6
+  np.testing.assert_allclose(sum(parts.values()), whole, rtol=1e-6)
+
+
 def test_reads_of_the_host_are_seen(reads):
   everywhere = jax.sharding.NamedSharding(jax.make_mesh((8,), ('all',)), jax.sharding.PartitionSpec())
   x, yes = jax.device_put((np.arange(3.0), True), everywhere)
@@ -97,6 +119,7 @@ def test_step_of_rl_moves_only_its_batch_and_its_numbers_and_compiles_nothing(fo
     optimizer=s.Optimizer(learning_rate=1e-2),
     batching=Layout((256,), 4),
     checkpoint=s.Checkpointing(every=1),
+    trace=Tracing(steps=(3,)),
   )
   seen = []
 
@@ -112,8 +135,11 @@ def test_step_of_rl_moves_only_its_batch_and_its_numbers_and_compiles_nothing(fo
   loaded = policy.load(settings.model, settings.mesh)
   with jax.set_mesh(loaded.mesh):
     learner = Guarded(settings, folder / 'rl', loaded, worlds.read(settings.data)[0], [])
-    rl.asyncio.run(learner.learn(rl.Stop()))
+    asyncio.run(learner.learn(rl.Stop()))
     learner.close()
+  assert spans(folder / 'rl' / 'trace' / 'step_000003') >= {'sample', *PHASES, 'learn'}
+  for line in map(json.loads, (folder / 'rl' / 'metrics.jsonl').read_text().splitlines()):
+    assert_adds_up(line)
   assert 'jit(prepare)' in seen[0][0] and 'jit(update)' in seen[0][0]
   assert seen[1:] == [((), ())] * 3
 
@@ -128,6 +154,7 @@ def test_step_of_sft_moves_only_its_batch_and_its_numbers_and_compiles_nothing(f
     data=s.Demonstrations(str(folder / 'dialogues.jsonl')),
     batching=Layout((256,), 4),
     checkpoint=s.Checkpointing(every=1),
+    trace=Tracing(steps=(2,)),
   )
   seen = []
 
@@ -144,5 +171,6 @@ def test_step_of_sft_moves_only_its_batch_and_its_numbers_and_compiles_nothing(f
     student = Guarded(settings, folder / 'sft', loaded, sft._read(settings)[0], [])
     student.learn(sft.Stop())
     student.close()
+  assert spans(folder / 'sft' / 'trace' / 'step_000002') >= {'read', 'update', 'learn'}
   assert 'jit(fit)' in seen[0][0]
   assert seen[1:] == [((), ())] * 3

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import re
 
 import chex
@@ -257,25 +256,20 @@ def sharded(mesh, *, micro_rows=8, optimizer=None):
   return prepare, update, state, reference, sharding.rows_sharding(mesh)
 
 
-@pytest.mark.parametrize('shape', [dict(data=2, fsdp=4), dict(data=2, fsdp=2, tensor=2)])
-def test_no_device_is_sent_the_hidden_states_of_another(shape):
-  mesh = sharding.make_mesh(**shape)
-  with jax.set_mesh(mesh):
-    prepare, update, state, reference, rows = sharded(mesh)
-    trajectories, scores = rollouts(groups=12)
-    batch = to_batch(trajectories, scores, Layout((32,), 8), turns=4, sharding=rows)
-    assert batch.tokens_BT.shape[0] > 8
-    experience = prepare(state.params, reference, batch)
-    compiled = [prepare.lower(state.params, reference, batch), update.lower(state, experience)]
-    text = '\n'.join(program.compile().as_text() for program in compiled)
-  moved = re.findall(r'= (.*?) (?:all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(', text)
-  sizes = [math.prod(map(int, dims.split(','))) for shape in moved for dims in re.findall(r'\[([\d,]+)\]', shape)]
-  largest = max(leaf.size for leaf in jax.tree.leaves(PARAMS))  # weights are gathered, and the first tokens of runs
-  assert sizes and max(sizes) <= largest < 8 * 32 * CONFIG.width
-  # The gradient of the vocabulary is summed up once, behind the loop over chunks of learned tokens and not inside it.
-  table = rf'f32\[{CONFIG.vocab // shape.get("tensor", 1)},\d+\]'
-  summed = [line for line in text.splitlines() if re.search(rf'{table}.* (all-reduce|reduce-scatter)(-start)?\(', line)]
-  assert summed and not any('while/body/BCV' in line for line in summed)
+def test_parts_of_the_programs_have_names_that_a_trace_shows():
+  trajectories, scores = rollouts()
+  batch, optimizer = batch_of(trajectories, scores), optax.adam(1e-3)
+  prepare = make_prepare(NETWORK, Objective(), slca, micro_rows=2)
+  update = make_update(NETWORK, Objective(), optimizer, micro_rows=2)
+  state = TrainState(jnp.zeros((), jnp.int32), PARAMS, optimizer.init(PARAMS))
+  experience = jax.eval_shape(prepare, PARAMS, REFERENCE, batch)
+  forward = {'attention', 'mlp', 'vocabulary'}
+  for program, named in (
+    (prepare.lower(PARAMS, REFERENCE, batch), forward | {'advantages'}),
+    (update.lower(state, experience), forward | {'loss', 'optimizer', 'diagnostics'}),
+  ):
+    text = program.as_text(debug_info=True)
+    assert not [name for name in named if not re.search(rf'loc\("[^"]*\b{name}\b', text)]
 
 
 def test_reference_on_the_host_gives_the_log_probs_of_one_on_the_devices():
