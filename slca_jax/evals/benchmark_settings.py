@@ -5,8 +5,8 @@ from typing import Literal
 
 from slca_jax.config import nearest, require
 
-NON_LIVE = {4: ('simple_python', 'multiple', 'parallel', 'parallel_multiple')}
-NON_LIVE[3] = ('simple', *NON_LIVE[4][1:])
+SIMPLE = {4: ('simple_python', 'simple_java', 'simple_javascript'), 3: ('simple', 'java', 'javascript')}
+NON_LIVE = {version: (*simple, 'multiple', 'parallel', 'parallel_multiple') for version, simple in SIMPLE.items()}
 LIVE = ('live_simple', 'live_multiple', 'live_parallel', 'live_parallel_multiple')
 IRRELEVANCE = ('irrelevance', 'live_irrelevance')
 RELEVANCE = ('live_relevance',)
@@ -21,7 +21,7 @@ class BfclSettings:
     python: an interpreter with bfcl-eval or nvidia-bfcl and mpmath; '' is this one.
     version: 4 takes the data and checkers of bfcl-eval, 3 those of nvidia-bfcl.
     categories: names of categories, or of the groups non_live, live, irrelevance, relevance, single_turn, multi_turn
-      and all, with commas between. Java and JavaScript are left out.
+      and all, with commas between.
     prompt: 'official' writes the prompts of BFCL's Qwen handler, whatever the model's template is; 'template' uses the
       model's own, as in training.
     steps: most steps of calls between two user turns; a conversation with more is given up, as BFCL does.

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import Any
 
 PACKAGES = {4: 'bfcl_eval', 3: 'bfcl'}
-HINT = ' Note that the provided function is in Python 3 syntax.'
+SYNTAX = {'Python': 'Python 3', 'Java': 'Java 8 SDK', 'JavaScript': 'JavaScript'}
 SECONDS = 20  # for the calls of one step: some powers take longer than a lifetime
 NOBODY = 'official_checker'  # a model whose function names keep their dots
 _IDENTIFIER = re.compile(r'[A-Za-z_]\w*')
@@ -63,22 +63,20 @@ class Official:
     for place, entry in enumerate(entries):
       if 'involved_classes' in entry:
         self._add_functions(entry)
-      for function in entry['function']:
-        function['description'] += HINT
       entry['answer'] = by_id.get(entry['id'], answers[place]['ground_truth'] if answers else None)
       self._entries[entry['id']] = entry
-    told = ('id', 'question', 'function', 'answer', 'missed_function')
-    return [{key: entry[key] for key in told if key in entry} for entry in entries]
+    told = ('id', 'question', 'answer', 'missed_function')
+    shown = lambda entry: {'function': [_shown(one, language_of(category)) for one in entry['function']]}
+    return [{key: entry[key] for key in told if key in entry} | shown(entry) for entry in entries]
 
   def check(self, id: str, calls: list[Call]) -> dict[str, Any]:
     """The verdict on the calls of a single-turn entry."""
-    entry = self._entries[id]
-    language: Any = 'Python'
+    entry, category = self._entries[id], id.rsplit('_', 1)[0]
+    language: Any = language_of(category)
     if self.version == 4:
-      language = importlib.import_module(f'{self._package}.constants.enums').Language.PYTHON
+      language = importlib.import_module(f'{self._package}.constants.enums').Language[language.upper()]
     checker = importlib.import_module(f'{self._package}.eval_checker.ast_eval.ast_checker')
     made = [{name: arguments} for name, arguments in calls]
-    category = id.rsplit('_', 1)[0]
     try:
       found = checker.ast_checker(entry['function'], made, entry['answer'], language, category, NOBODY)
     except Exception as error:  # it expects no other types than the schema's
@@ -180,6 +178,31 @@ class Official:
     kept = vars(self._utils)
     for key in [key for key in kept if key.startswith(f'{name}_')]:
       del kept[key]
+
+
+def language_of(category: str) -> str:
+  """The language whose values a category's checker converts."""
+  named = ('JavaScript', 'Java')  # the first one's name holds the second's
+  return next((language for language in named if language.lower() in category), 'Python')
+
+
+def _shown(function: dict[str, Any], language: str) -> dict[str, Any]:
+  """A function as policies see it: in other languages than Python each argument is the text of a value there."""
+  shown = copy.deepcopy(function)
+  shown['description'] += f' Note that the provided function is in {SYNTAX[language]} syntax.'
+  for part in shown['parameters']['properties'].values() if language != 'Python' else ():
+    kind, part['type'] = part['type'], 'string'
+    any_type = f' This parameter can be of any type of {language} object in string representation.'
+    one_type = f' This is {language} {kind} type parameter in string representation.'
+    part['description'] += any_type if kind == 'any' else one_type
+    if kind in ('ArrayList', 'Array', 'array'):
+      of = part.pop('items')['type']
+      part['description'] += f' The list elements are of type {of}; they are not in string representation.'
+    if kind == 'dict' and 'properties' in part:
+      schema = json.dumps(part.pop('properties'))
+      text = f' The dictionary entries have the following schema; they are not in string representation. {schema}'
+      part['description'] += text
+  return shown
 
 
 def _written(call: Call, offered: set[str]) -> str:

@@ -20,6 +20,7 @@ from slca_jax.data.store import Records
 from slca_jax.dialogue import Message, Tool, ToolCall
 from slca_jax.errors import EnvironmentFailure, SamplerError, TemplateError
 from slca_jax.evals import bfcl, qwen, statistics, tables
+from slca_jax.evals.benchmark_settings import SIMPLE
 from slca_jax.evals.bfcl import IMPOSSIBLE, Entry, Official, Speak
 from slca_jax.evals.bfcl_multi_turn import Backend, converse, judge_turns
 from slca_jax.evals.crew import do_all
@@ -32,6 +33,7 @@ from slca_jax.train import policy, worlds
 from slca_jax.train.run import hush, remember
 
 Record = dict[str, Any]  # id, category, valid, strict, kind, why, said, tokens; valid is None where the engine failed
+_SIMPLE = frozenset(name for names in SIMPLE.values() for name in names)
 TOO_LONG = 'inference_error:prompt_too_long'
 
 
@@ -198,8 +200,9 @@ def summary_tables(
 ) -> list[Table]:
   """Accuracies by category and by group, and what was wrong.
 
-  A group's accuracy is the mean over its categories, of live ones over their entries, as on the leaderboard. Failures
-  of the engine are left out and counted. `attainable` leaves out the rows that no call can get right.
+  A group's accuracy is the mean over its categories, of live ones over their entries, as on the leaderboard, where the
+  simple non-live ones of all languages count as one: their mean. Failures of the engine are left out and counted.
+  `attainable` leaves out the rows that no call can get right.
   """
   rows = [(name, *_row(found, sampling)) for name, found in records.items() if found]
   for group, names in groups.items():
@@ -226,8 +229,8 @@ def _row(found: Sequence[Record], sampling: Sampling, *, pooled: bool = False) -
 def over_categories(found: Sequence[Record], key: str, sampling: Sampling, *, pooled: bool = False) -> Estimate:
   """The mean over categories of their means, or over all entries if `pooled`, with a bootstrap interval.
 
-  mean_c(mean_i(v_ci)): each entry stands for N / (C n_c) of the N. Its distance from its own category's mean is drawn
-  anew, so that the interval is one of entries within categories, of which there are always the same.
+  sum_c(w_c mean_i(v_ci)): each entry stands for w_c N / n_c of the N. Its distance from its own category's mean is
+  drawn anew, so that the interval is one of entries within categories, of which there are always the same.
   """
   known = [one for one in found if one[key] is not None]
   values_N = np.array([one[key] for one in known], np.float64)
@@ -236,8 +239,16 @@ def over_categories(found: Sequence[Record], key: str, sampling: Sampling, *, po
   if pooled or len(kinds) < 2:
     [estimate] = statistics.bootstrap(values_N[:, None], sampling)
     return dataclasses.replace(estimate, absent=len(found) - len(known))
-  means = {kind: values_N[names == kind].mean() for kind in kinds}
-  weights_N = np.array([len(known) / (len(kinds) * (names == name).sum()) for name in names])
+  means, weights = {kind: values_N[names == kind].mean() for kind in kinds}, _weights(kinds)
+  weights_N = np.array([weights[name] * len(known) / (names == name).sum() for name in names])
   offsets_N = weights_N * (values_N - np.array([means[name] for name in names]))
-  [estimate] = statistics.bootstrap((np.mean(list(means.values())) + offsets_N)[:, None], sampling)
+  mean = sum(weights[kind] * means[kind] for kind in kinds)
+  [estimate] = statistics.bootstrap((mean + offsets_N)[:, None], sampling)
   return dataclasses.replace(estimate, absent=len(found) - len(known))
+
+
+def _weights(categories: Sequence[str]) -> dict[str, float]:
+  """How much each category counts in a mean over them: the simple ones of all languages together as much as another."""
+  simple = [name for name in categories if name in _SIMPLE]
+  count = len(categories) - len(simple) + bool(simple)
+  return {name: 1 / count / (len(simple) if name in simple else 1) for name in categories}

@@ -11,7 +11,7 @@ from slca_jax.chat.calls import render
 from slca_jax.config import build
 from slca_jax.dialogue import ToolCall
 from slca_jax.errors import ConfigError
-from slca_jax.evals import bfcl, bfcl_run
+from slca_jax.evals import bfcl, bfcl_official, bfcl_run
 from slca_jax.evals.benchmark_settings import BfclSettings
 from slca_jax.evals.bfcl import Entry, Official, judge, judge_strictly
 from slca_jax.evals.bfcl_multi_turn import Backend, converse, judge_turns
@@ -119,9 +119,11 @@ def test_refusals_of_the_backend_are_observations_that_are_not_ok(stand_in):
 
 
 def test_groups_of_categories():
-  assert BfclSettings().chosen[:2] == ('simple_python', 'multiple') and 'live_relevance' in BfclSettings().chosen
+  assert BfclSettings().chosen[2:4] == ('simple_javascript', 'multiple') and 'live_relevance' in BfclSettings().chosen
   assert BfclSettings(version=3, categories='multi_turn_base, non_live').chosen[0] == 'simple'
-  assert len(BfclSettings(categories='all').chosen) == 15
+  assert len(BfclSettings(categories='all').chosen) == 17
+  assert BfclSettings(categories='non_live').chosen[:3] == ('simple_python', 'simple_java', 'simple_javascript')
+  assert BfclSettings(version=3, categories='non_live').chosen[:3] == ('simple', 'java', 'javascript')
   with pytest.raises(ConfigError, match="did you mean 'simple_python'"):
     build(BfclSettings, {'categories': 'simple_pyton'})
 
@@ -141,6 +143,28 @@ def test_mean_over_categories_weighs_each_alike_and_its_interval_stays_within_th
   assert pooled.mean == pytest.approx(9 / 12)
   absent = bfcl_run.over_categories([*found, record('b', None, 9)], 'valid', sampling)
   assert absent.absent == 1 and absent.mean == mean.mean
+
+
+def test_simple_entries_of_all_languages_count_as_one_category():
+  found = [record('simple_python', True), record('simple_java', False), record('simple_javascript', False)]
+  found += [record('multiple', True), record('parallel', True), record('parallel_multiple', False)]
+  mean = bfcl_run.over_categories(found, 'valid', Sampling(resamples=100)).mean
+  assert mean == pytest.approx((1 / 3 + 1 + 1 + 0) / 4)
+  part = [one for one in found if one['category'] in ('simple_python', 'simple_java')]
+  assert bfcl_run.over_categories(part, 'valid', Sampling(resamples=100)).mean == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+  ('category', 'language'),
+  [
+    ('simple_java', 'Java'),
+    ('javascript', 'JavaScript'),
+    ('live_simple', 'Python'),
+    ('simple_javascript', 'JavaScript'),
+  ],
+)
+def test_categories_tell_their_language(category, language):
+  assert bfcl_official.language_of(category) == language
 
 
 def test_tables_leave_out_what_no_policy_can_get_right_apart():
@@ -195,3 +219,30 @@ def test_official_checkers_take_gold_and_run_nothing_but_their_own_functions():
   single, ok, text = asyncio.run(play())
   assert single == [True, False, False] and ok == [True, False, False]
   assert text.startswith('Error during execution: name')
+
+
+def test_official_checkers_convert_texts_of_java_and_javascript():
+  python = bfcl_python()
+  java = 'PmsProductServiceImpl.updateNewStatus', {'ids': 'new ArrayList<>(Arrays.asList(101L, 202L, 303L))'}
+  script = 'submitAtCoordinate', {'action': 'submit', 'formId': 'loginForm', 'coordinates': '[60, 30]'}
+  made = [
+    ('simple_java_22', (java[0], {**java[1], 'newStatus': '2'})),
+    ('simple_java_22', (java[0], {'ids': [101, 202, 303], 'newStatus': 2})),  # right in Python
+    ('simple_javascript_3', script),
+  ]
+
+  async def play():
+    official = Official(python=python if python != sys.executable else '')
+    try:
+      rows = [one for name in ('simple_java', 'simple_javascript') for one in await official.entries(name)]
+      entries = {entry.id: entry for entry in rows}
+      return entries, [(await official.check(entries[id], [call])).valid for id, call in made]
+    finally:
+      await official.close()
+
+  entries, checks = asyncio.run(play())
+  assert checks == [True, False, True]
+  for id, language in (('simple_java_22', 'Java 8 SDK'), ('simple_javascript_3', 'JavaScript')):
+    [function] = entries[id].functions
+    assert function['description'].endswith(f'Note that the provided function is in {language} syntax.')
+    assert {part['type'] for part in function['parameters']['properties'].values()} == {'string'}
