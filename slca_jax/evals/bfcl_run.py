@@ -239,7 +239,7 @@ def over_categories(found: Sequence[Record], key: str, sampling: Sampling, *, po
   if pooled or len(kinds) < 2:
     [estimate] = statistics.bootstrap(values_N[:, None], sampling)
     return dataclasses.replace(estimate, absent=len(found) - len(known))
-  means, weights = {kind: values_N[names == kind].mean() for kind in kinds}, _weights(kinds)
+  means, weights = {kind: values_N[names == kind].mean() for kind in kinds}, _weights(list(map(str, kinds)))
   weights_N = np.array([weights[name] * len(known) / (names == name).sum() for name in names])
   offsets_N = weights_N * (values_N - np.array([means[name] for name in names]))
   mean = sum(weights[kind] * means[kind] for kind in kinds)
