@@ -8,9 +8,11 @@ Takes 6 minutes on two cores for 572 servers. --every=10 takes each tenth server
 
 import asyncio
 import collections
+import concurrent.futures
 import json
 import pathlib
 import time
+from typing import Any
 
 from absl import app, flags
 
@@ -21,55 +23,63 @@ from slca_jax.toolverse.blueprint import save
 from slca_jax.toolverse.deterministic.synthesise import DeterministicSettings, synthesise
 from slca_jax.toolverse.graph import walk
 from slca_jax.toolverse.making import MadeTasks, TaskSettings, make_tasks
-from slca_jax.toolverse.schemas import read_schemas
+from slca_jax.toolverse.outcome import Outcome
+from slca_jax.toolverse.schemas import ToolSet, read_schemas
 from slca_jax.toolverse.testing import run_tests
 
 _SCHEMAS = flags.DEFINE_string('schemas', None, 'Raw tool schemas.', required=True)
 _OUTPUT = flags.DEFINE_string('output', '', 'Where blueprints, tasks and reasons are written; nowhere if empty.')
 _EVERY = flags.DEFINE_integer('every', 1, 'Take each n-th server.', lower_bound=1)
+_JOBS = flags.DEFINE_integer('jobs', 4, 'Servers that are worked on at a time.', lower_bound=1)
 _SEED = flags.DEFINE_integer('seed', 0, 'Seed of records and tasks.')
 
 
 def main(_: list[str]) -> None:
   """Prints the funnel and the reasons of what was dropped."""
-  sandbox = shared_sandbox(SandboxSettings())
   start, stages, reasons = time.monotonic(), collections.Counter(), collections.Counter()
   made: list[MadeTasks] = []
   log = []
-  for tools in read_schemas(_SCHEMAS.value)[:: _EVERY.value]:
-    stages['servers'] += 1
-    outcome = synthesise(tools, DeterministicSettings(seed=_SEED.value))
-    entry = {
-      'server': tools.name,
-      'tools': len(tools.tools),
-      'dropped': outcome.reason,
-      'left_out': dict(outcome.left_out),
-    }
-    log.append(entry)
-    if outcome.blueprint is None:
-      reasons['too few tools that can be understood' if len(tools.tools) > 1 else 'a single tool'] += 1
-      continue
-    stages['built'] += 1
-    stages['built, tools'] += len(outcome.blueprint.tools)
-    report = asyncio.run(run_tests(outcome.blueprint, sandbox=sandbox))
-    if not report.ok:
-      entry['dropped'] = str([*report.failures, *report.untested][0])
-      continue
-    stages['tests pass'] += 1
-    found = make_tasks(outcome.blueprint, TaskSettings(seed=_SEED.value), sandbox=sandbox)
-    entry |= {
-      'tasks': len(found.tasks),
-      'depth': found.depth,
-      'broken': [f'{b.tool}: {b.reason}' for b in found.broken],
-    }
-    entry |= {'unlike': dict(found.unlike), 'unreached': dict(found.unreached)}
-    entry['removed'] = [f'{removal.edge}: {removal.reason}' for removal in found.removed]
-    _count(found, stages)
-    made.append(found)
+  sets = read_schemas(_SCHEMAS.value)[:: _EVERY.value]
+  with concurrent.futures.ThreadPoolExecutor(_JOBS.value) as pool:
+    for outcome, entry, found in pool.map(_worked, sets):
+      stages['servers'] += 1
+      log.append(entry)
+      if outcome.blueprint is None:
+        reasons['too few tools that can be understood' if entry['tools'] > 1 else 'a single tool'] += 1
+        continue
+      stages['built'] += 1
+      stages['built, tools'] += len(outcome.blueprint.tools)
+      if found is not None:
+        stages['tests pass'] += 1
+        _count(found, stages)
+        made.append(found)
   _write(made, log)
   for name, count in stages.items():
     print(f'{count:7,}  {name}')
   print(f'{time.monotonic() - start:.0f} seconds; dropped: {dict(reasons)}')
+
+
+def _worked(tools: ToolSet) -> tuple[Outcome, dict[str, Any], MadeTasks | None]:
+  """What was built of a server, what is told of it, and its tasks if its tests pass."""
+  sandbox = shared_sandbox(SandboxSettings())
+  outcome = synthesise(tools, DeterministicSettings(seed=_SEED.value))
+  left_out = dict(outcome.left_out)
+  entry = {'server': tools.name, 'tools': len(tools.tools), 'dropped': outcome.reason, 'left_out': left_out}
+  if outcome.blueprint is None:
+    return outcome, entry, None
+  report = asyncio.run(run_tests(outcome.blueprint, sandbox=sandbox))
+  if not report.ok:
+    return outcome, entry | {'dropped': str([*report.failures, *report.untested][0])}, None
+  found = make_tasks(outcome.blueprint, TaskSettings(seed=_SEED.value), sandbox=sandbox)
+  entry |= {
+    'tasks': len(found.tasks),
+    'depth': found.depth,
+    'broken': [f'{b.tool}: {b.reason}' for b in found.broken],
+    'unlike': dict(found.unlike),
+    'unreached': dict(found.unreached),
+    'removed': [f'{removal.edge}: {removal.reason}' for removal in found.removed],
+  }
+  return outcome, entry, found
 
 
 def _count(found: MadeTasks, stages: collections.Counter[str]) -> None:

@@ -5,6 +5,7 @@ their keys.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -128,17 +129,20 @@ def required(tool: Tool) -> tuple[str, ...]:
   return tuple(name for name in parameters(tool) if isinstance(names, list | tuple) and name in names)
 
 
+@functools.lru_cache(1 << 14)
 def name_words(name: str) -> Words:
   """The words of a name, each in its singular."""
   return tuple('id' if word == 'ids' else singular(word) for word in split(name.replace('IDs', 'Ids')))
 
 
+@functools.lru_cache(1 << 14)
 def verb(tool_name: str) -> str:
   """The word of a tool's name that says what it does; '' if none does."""
   named = [word for word in split(tool_name) if word in VERBS]
   return next((word for word in named if word not in _ALSO_NOUNS), named[0] if named else '')
 
 
+@functools.lru_cache(1 << 14)
 def nouns(tool_name: str) -> Words:
   """What a tool is about: its words without the verb and fillers ('get_hotel_details' is about hotel)."""
   about = tuple(singular(word) for word in split(tool_name) if word != verb(tool_name))

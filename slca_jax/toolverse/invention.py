@@ -55,12 +55,18 @@ def unused(name: str, schema: Mapping[str, Any], taken: Sequence[int | str | flo
 
 
 def some_words(text: str, chance: random.Random) -> str:
-  """Half of the words of a text, one after another, with a longer one among them; all of a single word."""
-  parts = text.split()
+  """About half of the words of a text, one after another, with a telling one at both ends; all of a single word."""
+  parts = [part.strip(',.:;!?') for part in text.split()]
   size = max(1, len(parts) // 2)
-  runs = [parts[start : start + size] for start in range(len(parts) - size + 1)]
-  telling = [run for run in runs if any(len(word) > 3 for word in run)]
-  return ' '.join(chance.choice(telling)) if telling else text
+  telling = [len(part) > 3 and part.lower() not in _COMMON for part in parts]
+  starts = [n for n in range(len(parts) - size + 1) if telling[n] and telling[n + size - 1]]
+  if not starts:  # short names and the like
+    starts, size = [n for n, tells in enumerate(telling) if tells], 1
+  start = chance.choice(starts) if starts and len(parts) > 1 else 0
+  return ' '.join(parts[start : start + size]) if starts and len(parts) > 1 else text
+
+
+_COMMON = words('about from into near over than that this with without')
 
 
 def _number(name: str, schema: Mapping[str, Any], chance: random.Random) -> Any:

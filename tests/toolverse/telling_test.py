@@ -125,10 +125,9 @@ def test_drawn_values_that_were_answered_before_are_copied():
 
 
 def test_a_label_is_searched_for_by_some_of_its_words():
-  for seed in range(8):
-    part = some_words('The future of old harbours in Denver', random.Random(seed))
-    assert part in 'The future of old harbours in Denver' and len(part.split()) == 3
-    assert any(len(word) > 3 for word in part.split())
+  parts = {some_words('A field guide to coral reefs near Oslo', random.Random(seed)) for seed in range(20)}
+  assert parts == {'coral reefs near Oslo', 'field guide to coral', 'guide to coral reefs'}
+  assert {some_words('Ann Lindqvist', random.Random(seed)) for seed in range(8)} == {'Lindqvist'}
   assert some_words('Denver', random.Random(0)) == 'Denver' and some_words('a b c', random.Random(0)) == 'a b c'
 
 
