@@ -19,7 +19,7 @@ def settled(steps: Sequence[Sequence[Made]]) -> Steps:
 
   A copied value that the user gives to some call of the trace is given by the user wherever it occurs. One that its
   source only repeats from its own arguments comes from where that argument came. Of what is copied after that, the
-  record it stands in is told apart from others by a value that is copied nowhere, else by its place in the list.
+  record it stands in is told apart from others by a value that holds none of them, else by its place in the list.
   """
   told: dict[Known, Origin] = {}
   for name, argument in (pair for step in steps for made in step for pair in made.arguments.items()):
@@ -90,8 +90,13 @@ def _pick(output: Any, inside: str, element: int | str, copied: set[str]) -> tup
   own.sort(key=lambda leaf: not set(name_words(leaf.path.rsplit('.', 1)[-1])) & LABELS)
   for leaf in own:
     alike = [other for other in found if other.path == leaf.path and other.value == leaf.value]
-    plain = not isinstance(leaf.value, bool) and 0 < len(str(leaf.value)) <= 60 and _text(leaf.value) not in copied
-    if len(alike) == 1 and plain:
+    plain = not isinstance(leaf.value, bool) and 0 < len(str(leaf.value)) <= 60
+    if len(alike) == 1 and plain and not _gives_away(_text(leaf.value), copied):
       label = ' '.join(name_words(leaf.path.removeprefix(inside).strip('.')))
       return f'whose {label} is {quoted(leaf.value)}', leaf.value
   return f'number {elements.index(element) + 1} in the list', elements.index(element) + 1
+
+
+def _gives_away(text: str, copied: set[str]) -> bool:
+  """Whether a text is one of the values, or holds one that is not there by accident."""
+  return text in copied or any(len(value) >= SHORT and value in text for value in copied)

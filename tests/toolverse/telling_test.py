@@ -100,6 +100,12 @@ def test_a_record_is_not_named_by_what_is_to_be_found_in_it():
   assert not any(states(question(*both), value) for value in ('Lima', 'Peru'))
 
 
+def test_a_label_that_holds_what_is_to_be_found_names_nothing():
+  rows = {'hits': [{'title': 'Trains to Lima', 'city': 'Lima'}, {'title': 'Trains to Oslo', 'city': 'Oslo'}]}
+  step = [made('get_city', {}, city=copied('Lima', 'search', 'hits[].city', 0))]
+  assert 'for the one number 1 in the list' in question(*settled([[made('search', rows)], step]))
+
+
 def test_short_values_are_equal_by_accident_unless_their_names_are():
   first = [made('list_pages', {'pages': [{'id': 7}]}, limit=told(7))]
   step = [made('get_page', {}, page_id=copied(7, 'list_pages', 'pages[].id', 0))]
