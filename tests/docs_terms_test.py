@@ -79,6 +79,24 @@ def test_settings_of_the_column_here_exist():
   assert len(named) > 40 and not [name for name in named if not is_setting(name)]
 
 
+def test_settings_that_only_this_package_can_mean_exist():
+  ours = (
+    'objective',
+    'optimizer',
+    'batching',
+    'environment',
+    'judge',
+    'filters',
+    'mesh',
+    'reference',
+    'checkpoint',
+    'scoring',
+  )
+  named = [span for span in spans(prose(page(COMING))) if looks_like_a_setting(span) and span.startswith(ours)]
+  named = [name for name in named if '.' in name.partition('=')[0]]
+  assert len(named) > 30 and not [name for name in named if not is_setting(name)]
+
+
 def test_settings_named_in_troubleshooting_exist():
   named = [span for span in spans(prose(page(TROUBLE))) if looks_like_a_setting(span)]
   assert len(named) > 100 and not [name for name in named if not is_setting(name)]
@@ -150,6 +168,7 @@ def _says(words, message, parts):
 def test_messages_are_those_of_the_code():
   blocks = re.findall(r'```text\n(.*?)```', page(TROUBLE), re.DOTALL)
   messages = [line for block in blocks for line in block.splitlines() if 'tasks.jsonl:3: ' not in line]
+  messages += [span for cell in columns(page(TROUBLE), 'error') for span in spans(cell)]
   assert len(messages) > 40 and not [message for message in messages if not is_said(message)]
   assert not is_said('ConfigError: config: group_size is 1; two rollouts are wanted')
 
