@@ -70,8 +70,7 @@ def extend(
     attention: (q_BTNH, k_BTKH, v_BTKH, layer of the cache) -> (out_BTNH, that layer with the new keys and values).
   """
   angles = rotary_angles(config, jnp.maximum(position_BT, 0))
-  table_VD = sharding.constrain_columns(layers.embed_VD)
-  x_BTD = sharding.constrain_rows(table_VD[tokens_BT])
+  x_BTD = sharding.constrain_rows(sharding.look_up(layers.embed_VD, tokens_BT))
   extended = []
   for block, layer in zip(layers.blocks, cache, strict=True):
     out_BTNH, layer = attention(*block.project(x_BTD, angles), layer)

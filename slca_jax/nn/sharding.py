@@ -1,23 +1,27 @@
 """The mesh, and the one place that says which axis of an array lies on which axis of the mesh.
 
 Rows of a batch are split over `data` and `fsdp`, weights over `fsdp` (along the width) and `tensor` (along heads,
-hidden units and vocabulary). A row is never split. A computation runs under `jax.set_mesh(mesh)`.
+hidden units and vocabulary). A row is split only between layers, over `tensor`. A computation runs under
+`jax.set_mesh(mesh)`.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from slca_jax.config import require
 from slca_jax.errors import ConfigError
+from slca_jax.ops.logprobs import Split
 
 AXES = ('data', 'fsdp', 'tensor')
 ROWS = ('data', 'fsdp')
+_VOCAB = ('tensor', 'fsdp')  # In this order the parts of a table that lies as RULES say only move along fsdp.
 RULES = (('embed', 'fsdp'), ('heads', 'tensor'), ('kv_heads', 'tensor'), ('hidden', 'tensor'), ('vocab', 'tensor'))
 
 Tree = TypeVar('Tree')
@@ -85,30 +89,6 @@ def row_shards_here(rows: int) -> int:
   return math.prod(mesh.shape[axis] for axis in ROWS) if _ours(mesh) and _divides(mesh, ROWS, rows) else 1
 
 
-def on_own_rows(function: Callable[..., jax.Array], *, whole: Sequence[int] = ()) -> Callable[..., jax.Array]:
-  """`function`, run by every device on its own rows; what it returns has the same rows.
-
-  Left to the partitioner, what a loop adds up over rows is reduced over the devices at every turn of it. Here the
-  gradient of an argument that is `whole` is summed up once, and each device turns as often as its own rows need.
-
-  Args:
-    function: of arrays with leading rows; it reads no mesh. The axis `tensor` stays the partitioner's.
-    whole: positions of arguments that every device sees whole.
-  """
-
-  def local(*arguments):
-    rows = next(x.shape[0] for i, x in enumerate(arguments) if i not in whole)
-    if row_shards_here(rows) == 1:
-      return function(*arguments)
-    specs = tuple(PartitionSpec() if i in whole else PartitionSpec(ROWS) for i in range(len(arguments)))
-    mapped = jax.shard_map(
-      function, in_specs=specs, out_specs=PartitionSpec(ROWS), axis_names=set(ROWS), check_vma=False
-    )
-    return mapped(*arguments)
-
-  return local
-
-
 def constrain_rows(x: jax.Array) -> jax.Array:
   """`x` with its leading axis spread like a batch, where a mesh is set and divides it."""
   mesh = jax.sharding.get_abstract_mesh()
@@ -117,13 +97,91 @@ def constrain_rows(x: jax.Array) -> jax.Array:
   return jax.lax.with_sharding_constraint(x, PartitionSpec(ROWS, *[None] * (x.ndim - 1)))
 
 
-def constrain_columns(table_VD: jax.Array) -> jax.Array:
-  """A table of rows to look up with its columns whole, or the partitioner would replicate what was looked up."""
+def _constrain_parts(x_BTD):
   mesh = jax.sharding.get_abstract_mesh()
+  if not _ours(mesh) or not _divides(mesh, ROWS, x_BTD.shape[0]):
+    return x_BTD
+  tokens = 'tensor' if _divides(mesh, 'tensor', x_BTD.shape[1]) else None
+  return jax.lax.with_sharding_constraint(x_BTD, PartitionSpec(ROWS, tokens, None))
+
+
+@jax.custom_vjp
+def part_tokens(x_BTD: jax.Array) -> jax.Array:
+  """The stream between layers: rows spread like a batch, and the tokens of each over `tensor`.
+
+  What the devices along `tensor` found is summed up in front of it anyway; so each keeps only its part of the sum, and
+  of every layer's input that is remembered for the backward pass. `join_tokens` undoes it, and is its transpose.
+  """
+  return _constrain_parts(x_BTD)
+
+
+@jax.custom_vjp
+def join_tokens(x_BTD: jax.Array) -> jax.Array:
+  """Rows spread like a batch, each with all its tokens on every device along `tensor`."""
+  return constrain_rows(x_BTD)
+
+
+# A constraint's own transpose would leave the gradient as it lies, and products with it to the partitioner's guess.
+part_tokens.defvjp(lambda x: (_constrain_parts(x), None), lambda _, grad: (constrain_rows(grad),))
+join_tokens.defvjp(lambda x: (constrain_rows(x), None), lambda _, grad: (_constrain_parts(grad),))
+
+
+def as_stored(module: Tree, dtype: Any, *, skip: int = 0) -> Tree:
+  """The parameters of a module in `dtype`, lying as the rules say; and so does the gradient of each.
+
+  Left to the partitioner, a gradient is summed up whole on every device, and cut to what the device keeps afterwards.
+
+  Args:
+    skip: leading axes that the parameters' logical axes name but a scan has taken away.
+  """
+
+  def place(param):
+    return param.replace(_constrain(param[...].astype(dtype), param.get_metadata('out_sharding')[skip:]))
+
+  return jax.tree.map(place, module, is_leaf=lambda node: isinstance(node, nnx.Param))
+
+
+def width_first(w: jax.Array, *axes: str | None) -> jax.Array:
+  """A weight of logical axes (*axes, 'embed') with its last axis first.
+
+  For TPUs: their compiler scatters what it reduces along a leading axis, but not along the last one.
+  """
+  return _constrain(jnp.moveaxis(w, -1, 0), ('embed', *axes))
+
+
+def _constrain(x, axes):
+  mesh, rules = jax.sharding.get_abstract_mesh(), dict(RULES)
   if not _ours(mesh):
-    return table_VD
-  axis = 'tensor' if _divides(mesh, 'tensor', table_VD.shape[0]) else None
-  return jax.lax.with_sharding_constraint(table_VD, PartitionSpec(axis, None))
+    return x
+  named = [rules.get(axis) for axis in axes]
+  spec = [axis if _divides(mesh, axis, size) else None for axis, size in zip(named, x.shape, strict=True)]
+  return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
+
+
+def look_up(table_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
+  """table[tokens], of a table that lies as its rules say.
+
+  Each device looks the tokens of all rows up in its own columns, and rows are exchanged for columns: that is less than
+  the table, whose gradient then is not exchanged at all.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if not _ours(mesh) or not _divides(mesh, 'fsdp', table_VD.shape[1]):
+    return table_VD[tokens_BT]
+  data = 'data' if _divides(mesh, 'data', tokens_BT.shape[0]) else None
+  tokens_BT = jax.lax.with_sharding_constraint(tokens_BT, PartitionSpec(data, None))
+  return jax.lax.with_sharding_constraint(table_VD[tokens_BT], PartitionSpec(data, None, 'fsdp'))
+
+
+def split_vocabulary(unembed_VD: jax.Array, rows: int) -> tuple[jax.Array, Split | None]:
+  """The unembedding, padded so that `fsdp` and `tensor` divide it, and how `token_logprobs` splits it.
+
+  None without a mesh, on one device, or where the mesh does not divide so many rows.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if not _ours(mesh) or math.prod(mesh.shape.values()) == 1 or not _divides(mesh, ROWS, rows):
+    return unembed_VD, None
+  short = -unembed_VD.shape[0] % math.prod(mesh.shape[axis] for axis in _VOCAB)
+  return jnp.pad(unembed_VD, ((0, short), (0, 0))), Split(ROWS, _VOCAB)
 
 
 def attention_axes(rows: int, kv_heads: int) -> tuple[tuple[str, ...] | None, str | None]:

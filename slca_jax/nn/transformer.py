@@ -91,7 +91,7 @@ class Block(nnx.Module):
   def project(self, x_BTD, angles):
     """(q_BTNH, k_BTKH, v_BTKH), queries and keys rotated."""
     c = self.config
-    y_BTD = rms_norm(x_BTD, self.ln_attn[...], c.eps)
+    y_BTD = sharding.join_tokens(rms_norm(x_BTD, self.ln_attn[...], c.eps))
     q_BTNH = jnp.einsum('BTD,DNH->BTNH', y_BTD, self.w_q[...].astype(c.dtype))
     k_BTKH = jnp.einsum('BTD,DKH->BTKH', y_BTD, self.w_k[...].astype(c.dtype))
     v_BTKH = jnp.einsum('BTD,DKH->BTKH', y_BTD, self.w_v[...].astype(c.dtype))
@@ -108,11 +108,13 @@ class Block(nnx.Module):
   def finish(self, x_BTD, out_BTNH):
     """The stream after what attention found and after the feed-forward."""
     c = self.config
-    x_BTD += jnp.einsum('BTNH,NHD->BTD', out_BTNH, self.w_o[...].astype(c.dtype))
-    y_BTD = rms_norm(x_BTD, self.ln_mlp[...], c.eps)
+    w_o_DNH = sharding.width_first(self.w_o[...].astype(c.dtype), 'heads', None)
+    x_BTD += sharding.part_tokens(jnp.einsum('BTNH,DNH->BTD', out_BTNH, w_o_DNH))
+    y_BTD = sharding.join_tokens(rms_norm(x_BTD, self.ln_mlp[...], c.eps))
     gate_BTF = jnp.einsum('BTD,DF->BTF', y_BTD, self.w_gate[...].astype(c.dtype))
     up_BTF = jnp.einsum('BTD,DF->BTF', y_BTD, self.w_up[...].astype(c.dtype))
-    return x_BTD + jnp.einsum('BTF,FD->BTD', jax.nn.silu(gate_BTF) * up_BTF, self.w_down[...].astype(c.dtype))
+    w_down_DF = sharding.width_first(self.w_down[...].astype(c.dtype), 'hidden')
+    return x_BTD + sharding.part_tokens(jnp.einsum('BTF,DF->BTD', jax.nn.silu(gate_BTF) * up_BTF, w_down_DF))
 
 
 class Transformer(nnx.Module):
@@ -142,22 +144,23 @@ class Transformer(nnx.Module):
     angles = rotary_angles(config, position_BT)
 
     def layer(x_BTD, block):
+      block = sharding.as_stored(block, config.dtype, skip=1)
       q_BTNH, k_BTKH, v_BTKH = block.project(x_BTD, angles)
       out_BTNH = attend(q_BTNH, k_BTKH, v_BTKH, ids_BT, backend=config.attention, block=config.attention_block)
-      return sharding.constrain_rows(block.finish(x_BTD, out_BTNH)), None
+      return block.finish(x_BTD, out_BTNH), None
 
     x_BTD = self._embed(tokens_BT)
     x_BTD, _ = jax.lax.scan(_remembering(layer, config.remat), x_BTD, self.blocks)
-    return rms_norm(x_BTD, self.ln_final[...], config.eps)
+    return sharding.join_tokens(rms_norm(x_BTD, self.ln_final[...], config.eps))
 
   def unembedding(self) -> jax.Array:
     """unembed_VD in the activations' type, without the rows that only pad the vocabulary."""
-    table_VD = (self.embed if self.config.tied else self.unembed)[...]
-    return table_VD[: self.config.vocab].astype(self.config.dtype)
+    table_VD = sharding.as_stored(self.embed if self.config.tied else self.unembed, self.config.dtype)[...]
+    return table_VD[: self.config.vocab]
 
   def _embed(self, tokens_BT):
-    table_VD = sharding.constrain_columns(self.embed[...].astype(self.config.dtype))
-    return sharding.constrain_rows(table_VD[tokens_BT])
+    table_VD = sharding.as_stored(self.embed, self.config.dtype)[...]
+    return sharding.part_tokens(sharding.look_up(table_VD, tokens_BT))
 
 
 def abstract_model(config: TransformerConfig) -> tuple[nnx.GraphDef, nnx.State]:

@@ -3,6 +3,11 @@
 The sampled positions of each row are brought to its front, and a loop runs over chunks of them, as many as the fullest
 row needs: prompts, observations and padding never meet the vocabulary. The backward pass computes each chunk's logits
 again.
+
+On a mesh each device holds a part of the vocabulary, and the devices that share it compute the chunks of all their rows
+together: hidden states of a chunk are exchanged, the table and its gradient never are.
+
+Axes beside the package's legend: C tokens of a chunk, A rows of all devices that share a vocabulary.
 """
 
 import functools
@@ -12,14 +17,23 @@ import chex
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 
 _NEVER = -1e30  # Finite, so that a column which is left out gives 0 and never NaN.
+
+
+class Split(NamedTuple):
+  """Axes of the mesh in force that rows are spread over, and those that the rows of the unembedding are spread over."""
+
+  rows: tuple[str, ...]
+  vocab: tuple[str, ...]
 
 
 class _Settings(NamedTuple):
   temperature: float
   chunk: int
   vocab: int
+  split: Split
 
 
 class _Plan(NamedTuple):
@@ -30,7 +44,6 @@ class _Plan(NamedTuple):
   valid_BP: jax.Array
   rank_BT: jax.Array
   order_BP: jax.Array
-  steps: jax.Array
 
 
 @jax.named_scope('vocabulary')
@@ -44,6 +57,7 @@ def token_logprobs(
   temperature: float = 1.0,
   chunk: int = 128,
   vocab: int | None = None,
+  split: Split | None = None,
 ) -> jax.Array:
   """log π of each sampled token, float32, 0 where nothing was sampled.
 
@@ -61,6 +75,7 @@ def token_logprobs(
     temperature: the one that the tokens were sampled with; > 0.
     chunk: tokens per row and step; B · chunk · V floats are held at a time.
     vocab: how many rows of unembed are real; all where it is None.
+    split: how the arrays lie on a mesh, which must divide them; None where one device has them all.
 
   Raises:
     ValueError: temperature, chunk or vocab is out of range.
@@ -79,7 +94,7 @@ def token_logprobs(
     raise ValueError(f'chunk is {chunk}; it takes a number of tokens, at least 1')
   if not 0 < vocab <= rows:
     raise ValueError(f'vocab is {vocab}, but unembed has {rows} rows; it takes 1 to {rows}')
-  settings = _Settings(float(temperature), min(chunk, max(tokens_BT.shape[1], 1)), vocab)
+  settings = _Settings(float(temperature), min(chunk, max(tokens_BT.shape[1], 1)), vocab, split or Split((), ()))
   return _logprobs(settings, hidden_BTD, unembed_VD, tokens_BT, source_BT, sampled_BT)
 
 
@@ -89,45 +104,72 @@ def _logprobs(settings, hidden_BTD, unembed_VD, tokens_BT, source_BT, sampled_BT
 
 
 def _forward(settings, hidden_BTD, unembed_VD, tokens_BT, source_BT, sampled_BT):
-  plan = _lay_out(settings.chunk, tokens_BT, source_BT, sampled_BT)
-
-  def step(i, packed):
-    logp_BP, total_BP = packed
-    _, logits_BCV, chosen_BCV, valid_BC = _chunk_logits(settings, plan, i, hidden_BTD, unembed_VD)
-    total_BC = jax.nn.logsumexp(logits_BCV, axis=-1)
-    logp_BC = jnp.sum(jnp.where(chosen_BCV, logits_BCV, 0), axis=-1) - total_BC
-    logp_BP = _put(logp_BP, jnp.where(valid_BC, logp_BC, 0), i)
-    return logp_BP, _put(total_BP, total_BC, i)
-
-  empty_BP = jnp.zeros(plan.target_BP.shape, jnp.float32)
-  logp_BP, total_BP = lax.fori_loop(0, plan.steps, step, (empty_BP, empty_BP))
-  logp_BT = jnp.where(sampled_BT, jnp.take_along_axis(logp_BP, plan.rank_BT, axis=1), 0)
+  given = hidden_BTD, unembed_VD, tokens_BT, source_BT, sampled_BT
+  logp_BT, plan, total_BP = _on_each_device(_forward_here, settings, 'rvrrr', 'rrr')(*given)
   return logp_BT, (hidden_BTD, unembed_VD, plan, total_BP)
 
 
 def _backward(settings, saved, grad_BT):
-  hidden_BTD, unembed_VD, plan, total_BP = saved
-  grad_BP = jnp.where(plan.valid_BP, jnp.take_along_axis(grad_BT, plan.order_BP, axis=1), 0) / settings.temperature
-
-  def step(i, grads):
-    hidden_grad_BTD, unembed_grad_VD = grads
-    hidden_BCD, logits_BCV, chosen_BCV, _ = _chunk_logits(settings, plan, i, hidden_BTD, unembed_VD)
-    total_BC, grad_BC = _take(total_BP, i, settings.chunk), _take(grad_BP, i, settings.chunk)
-    error_BCV = grad_BC[..., None] * (chosen_BCV - jnp.exp(logits_BCV - total_BC[..., None]))
-    error_BCV = error_BCV.astype(unembed_VD.dtype)
-    grad_BCD = jnp.einsum('BCV,VD->BCD', error_BCV, unembed_VD, preferred_element_type=jnp.float32)
-    # Siblings share the last token of their prompt as a source, so rows of the gradient add up.
-    add = jax.vmap(lambda grad_TD, source_C, grad_CD: grad_TD.at[source_C].add(grad_CD, mode='drop'))
-    hidden_grad_BTD = add(hidden_grad_BTD, _take(plan.source_BP, i, settings.chunk), grad_BCD)
-    step_VD = jnp.einsum('BCV,BCD->VD', error_BCV, hidden_BCD, preferred_element_type=jnp.float32)
-    return hidden_grad_BTD, unembed_grad_VD + step_VD
-
-  empty = jnp.zeros(hidden_BTD.shape, jnp.float32), jnp.zeros(unembed_VD.shape, jnp.float32)
-  hidden_grad_BTD, unembed_grad_VD = lax.fori_loop(0, plan.steps, step, empty)
-  return hidden_grad_BTD.astype(hidden_BTD.dtype), unembed_grad_VD.astype(unembed_VD.dtype), None, None, None
+  grads = _on_each_device(_backward_here, settings, 'rvrrr', 'rv')(*saved, grad_BT)
+  return *grads, None, None, None
 
 
 _logprobs.defvjp(_forward, _backward)
+
+
+def _on_each_device(function, settings, given, found):
+  """`function` on a device's own part of arrays that are spread like rows (r) or like the unembedding (v)."""
+  function, split = functools.partial(function, settings), settings.split
+  if not split.rows:
+    return function
+  specs = {'r': PartitionSpec(split.rows), 'v': PartitionSpec(split.vocab)}
+  lie = lambda letters: tuple(specs[letter] for letter in letters)
+  # Collectives and their transposes are written out, so nothing has to be known of what varies over which axis.
+  return jax.shard_map(function, in_specs=lie(given), out_specs=lie(found), check_vma=False)
+
+
+def _forward_here(settings, hidden_BTD, unembed_VD, tokens_BT, source_BT, sampled_BT):
+  plan, split = _lay_out(settings.chunk, tokens_BT, source_BT, sampled_BT), settings.split
+  target_AP = _gather(split, jnp.where(plan.valid_BP, plan.target_BP, -1))
+
+  def step(i, packed):
+    logp_BP, total_BP = packed
+    _, logits_ACV, chosen_ACV = _chunk_logits(settings, plan, target_AP, i, hidden_BTD, unembed_VD)
+    total_AC = _logsumexp(split, logits_ACV)
+    logp_AC = _sum_over(split.vocab, jnp.sum(jnp.where(chosen_ACV, logits_ACV, 0), axis=-1)) - total_AC
+    return _put(logp_BP, _own(split, logp_AC), i), _put(total_BP, _own(split, total_AC), i)
+
+  empty_BP = jnp.zeros(plan.target_BP.shape, jnp.float32)
+  logp_BP, total_BP = lax.fori_loop(0, _steps(settings, plan), step, (empty_BP, empty_BP))
+  logp_BT = jnp.where(sampled_BT, jnp.take_along_axis(logp_BP, plan.rank_BT, axis=1), 0)
+  return logp_BT, plan, total_BP
+
+
+def _backward_here(settings, hidden_BTD, unembed_VD, plan, total_BP, grad_BT):
+  grad_BP = jnp.where(plan.valid_BP, jnp.take_along_axis(grad_BT, plan.order_BP, axis=1), 0) / settings.temperature
+  split = settings.split
+  target_BP = jnp.where(plan.valid_BP, plan.target_BP, -1)
+  target_AP, total_AP, grad_AP = (_gather(split, x) for x in (target_BP, total_BP, grad_BP))
+
+  def step(i, grads):
+    hidden_grad_BTD, unembed_grad_VD = grads
+    hidden_ACD, logits_ACV, chosen_ACV = _chunk_logits(settings, plan, target_AP, i, hidden_BTD, unembed_VD)
+    total_AC, grad_AC = _take(total_AP, i, settings.chunk), _take(grad_AP, i, settings.chunk)
+    error_ACV = grad_AC[..., None] * (chosen_ACV - jnp.exp(logits_ACV - total_AC[..., None]))
+    error_ACV = error_ACV.astype(unembed_VD.dtype)
+    grad_ACD = jnp.einsum('ACV,VD->ACD', error_ACV, unembed_VD, preferred_element_type=jnp.float32)
+    grad_BCD = _sum_to_own(split, grad_ACD)
+    # Siblings share the last token of their prompt as a source, so rows of the gradient add up.
+    add = jax.vmap(lambda grad_TD, source_C, grad_CD: grad_TD.at[source_C].add(grad_CD, mode='drop'))
+    hidden_grad_BTD = add(hidden_grad_BTD, _take(plan.source_BP, i, settings.chunk), grad_BCD)
+    step_VD = jnp.einsum('ACV,ACD->VD', error_ACV, hidden_ACD, preferred_element_type=jnp.float32)
+    return hidden_grad_BTD, unembed_grad_VD + step_VD
+
+  empty = jnp.zeros(hidden_BTD.shape, jnp.float32), jnp.zeros(unembed_VD.shape, jnp.float32)
+  hidden_grad_BTD, unembed_grad_VD = lax.fori_loop(0, _steps(settings, plan), step, empty)
+  elsewhere = tuple(axis for axis in split.rows if axis not in split.vocab)
+  unembed_grad_VD = _sum_over(elsewhere, unembed_grad_VD)
+  return hidden_grad_BTD.astype(hidden_BTD.dtype), unembed_grad_VD.astype(unembed_VD.dtype)
 
 
 def _lay_out(chunk, tokens_BT, source_BT, sampled_BT):
@@ -143,22 +185,66 @@ def _lay_out(chunk, tokens_BT, source_BT, sampled_BT):
     valid_BP=valid_BP,
     rank_BT=jnp.maximum(jnp.cumsum(sampled_BT, axis=1) - 1, 0),
     order_BP=order_BP,
-    steps=-(-jnp.max(count_B, initial=0) // chunk),
   )
 
 
-def _chunk_logits(settings, plan, i, hidden_BTD, unembed_VD):
-  """Hidden states and logits of chunk i, which column each token chose, and which slots hold a token."""
+def _steps(settings, plan):
+  """Chunks of the fullest row among all that are computed together."""
+  most = jnp.max(plan.valid_BP.sum(1, dtype=jnp.int32), initial=0)
+  shared = _shared(settings.split)
+  return -(-(lax.pmax(most, shared) if shared else most) // settings.chunk)
+
+
+def _chunk_logits(settings, plan, target_AP, i, hidden_BTD, unembed_VD):
+  """Hidden states and logits of chunk i, and which column each token chose; an empty slot chose none."""
   valid_BC = _take(plan.valid_BP, i, settings.chunk)
   source_BC = _take(plan.source_BP, i, settings.chunk)
   hidden_BCD = jnp.take_along_axis(hidden_BTD, source_BC[..., None], axis=1)
   # An empty slot reads some other token, whose hidden state may be NaN: 0 · NaN would reach unembed's gradient.
-  hidden_BCD = jnp.where(valid_BC[..., None], hidden_BCD, 0)
-  logits_BCV = jnp.einsum('BCD,VD->BCV', hidden_BCD, unembed_VD, preferred_element_type=jnp.float32)
-  column_V = jnp.arange(unembed_VD.shape[0])
+  hidden_ACD = _gather(settings.split, jnp.where(valid_BC[..., None], hidden_BCD, 0))
+  logits_ACV = jnp.einsum('ACD,VD->ACV', hidden_ACD, unembed_VD, preferred_element_type=jnp.float32)
+  axes = settings.split.vocab
+  column_V = jnp.arange(unembed_VD.shape[0]) + (lax.axis_index(axes) * unembed_VD.shape[0] if axes else 0)
   real_V = column_V < settings.vocab
-  chosen_BCV = (column_V == _take(plan.target_BP, i, settings.chunk)[..., None]) & real_V
-  return hidden_BCD, jnp.where(real_V, logits_BCV / settings.temperature, _NEVER), chosen_BCV, valid_BC
+  chosen_ACV = (column_V == _take(target_AP, i, settings.chunk)[..., None]) & real_V
+  return hidden_ACD, jnp.where(real_V, logits_ACV / settings.temperature, _NEVER), chosen_ACV
+
+
+def _logsumexp(split, logits_ACV):
+  if not split.vocab:
+    return jax.nn.logsumexp(logits_ACV, axis=-1)
+  top_AC = lax.pmax(logits_ACV.max(-1), split.vocab)
+  return top_AC + jnp.log(lax.psum(jnp.exp(logits_ACV - top_AC[..., None]).sum(-1), split.vocab))
+
+
+def _shared(split):
+  """Axes whose devices have rows of their own and parts of one vocabulary."""
+  return tuple(axis for axis in split.rows if axis in split.vocab)
+
+
+def _gather(split, x_BX):
+  axes = _shared(split)
+  return lax.all_gather(x_BX, axes, axis=0, tiled=True) if axes else x_BX
+
+
+def _own(split, x_AC):
+  """The rows of this device among those that were gathered."""
+  axes = _shared(split)
+  if not axes:
+    return x_AC
+  rows = x_AC.shape[0] // lax.axis_size(axes)
+  return lax.dynamic_slice_in_dim(x_AC, lax.axis_index(axes) * rows, rows, axis=0)
+
+
+def _sum_to_own(split, x_ACD):
+  """What the devices found of this device's rows, each for its part of the vocabulary, summed up."""
+  axes = _shared(split)
+  x_BCD = lax.psum_scatter(x_ACD, axes, scatter_dimension=0, tiled=True) if axes else x_ACD
+  return _sum_over(tuple(axis for axis in split.vocab if axis not in axes), x_BCD)
+
+
+def _sum_over(axes, x):
+  return lax.psum(x, axes) if axes else x
 
 
 def _take(x_BP, i, chunk):

@@ -108,7 +108,8 @@ class _Program:
       elif kind == 'fusion':
         for called in _called(rest):
           for _, inner, inner_shape, inner_rest in _instructions(self.bodies[called]):
-            self._count_sent(inner, inner_shape, inner_rest, times, channels, totals)
+            scattered = called.startswith('all-reduce-scatter')
+            self._count_sent(inner, inner_shape, inner_rest, times, channels, totals, scattered=scattered)
 
   def _turns(self, condition: str, rest: str, trips: Trips, totals: Totals) -> float:
     known = re.search(r'known_trip_count"?:\s*\{"?n"?:"?(\d+)', rest)  # CPU writes it down, TPU does not
@@ -123,8 +124,11 @@ class _Program:
     totals['unknown'] += turns is None
     return 1.0 if turns is None else turns
 
-  def _count_sent(self, kind, shape, rest, times, channels, totals) -> None:
-    """One collective is spread over several fusions where it is overlapped with work: its channel counts once."""
+  def _count_sent(self, kind, shape, rest, times, channels, totals, *, scattered=False) -> None:
+    """One collective is spread over several fusions where it is overlapped with work: its channel counts once.
+
+    A TPU scatters what it reduces in a fusion of an all-reduce and a slice, which is `scattered`.
+    """
     found = _COLLECTIVE.match(kind)
     channel = re.search(r'channel_id=(\d+)', rest)
     if not found or (channel and channel[1] in channels):
@@ -133,7 +137,10 @@ class _Program:
     sizes = [_bytes(part) for part in _SHAPE.finditer(shape)]
     size = max(sizes, default=0) if kind.endswith('-start') else sum(sizes)  # a start lists its input too
     factor = {'all-reduce': 2, 'reduce-scatter': _group(rest)}.get(found[1], 1)
-    totals[f'sent {found[1]}'] += times * size * factor
+    if scattered and found[1] == 'all-reduce':
+      totals['sent reduce-scatter'] += times * size
+    else:
+      totals[f'sent {found[1]}'] += times * size * factor
 
 
 class _Frames:

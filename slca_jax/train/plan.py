@@ -180,8 +180,9 @@ class _Step:
   def floor(self) -> dict[str, float]:
     """GiB that no compiler can avoid: weights, moments, reference, gradients, and the stream at every layer's input."""
     rows = self.micro_rows // sharding.row_shards(self.mesh)
-    stream = self.decoder.layers * rows * self.work.length * self.decoder.width * jnp.dtype(self.decoder.dtype).itemsize
-    kept = {'kept for the backward pass': stream / GIB} if self.decoder.remat != 'offload' else {}
+    tokens = self.work.length // math.gcd(self.work.length, self.mesh.shape['tensor'])
+    stream = self.decoder.layers * rows * tokens * self.decoder.width * jnp.dtype(self.decoder.dtype).itemsize
+    kept = {'kept for the backward pass': stream / GIB}
     return {**self._state_sizes(learning=True), 'gradients': self._gradients(), **kept}
 
   def needed(self) -> float:

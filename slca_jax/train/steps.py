@@ -43,11 +43,18 @@ class Policy:
     """Log-probs [B, T] of the sampled tokens, 0 elsewhere; float32."""
     model = nnx.merge(self.graph, params)
     hidden_BTD = model(rows['tokens_BT'], rows['prompt_BT'], rows['rollout_BT'], rows['position_BT'])
-    own = sharding.on_own_rows(
-      functools.partial(token_logprobs, temperature=self.temperature, chunk=self.chunk, vocab=self.vocab), whole=[1]
+    unembed_VD, split = sharding.split_vocabulary(model.unembedding(), rows=hidden_BTD.shape[0])
+    return token_logprobs(
+      hidden_BTD,
+      unembed_VD,
+      rows['tokens_BT'],
+      rows['source_BT'],
+      rows['sampled_BT'],
+      temperature=self.temperature,
+      chunk=self.chunk,
+      vocab=self.vocab,
+      split=split,
     )
-    unembed_VD = sharding.constrain_columns(model.unembedding())
-    return own(hidden_BTD, unembed_VD, rows['tokens_BT'], rows['source_BT'], rows['sampled_BT'])
 
 
 def make_prepare(
