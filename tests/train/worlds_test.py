@@ -10,12 +10,13 @@ import pytest
 
 from slca_jax.config import as_dict
 from slca_jax.dialogue import Message, Task, Tool, ToolCall
-from slca_jax.errors import ConfigError, EnvironmentFailure
+from slca_jax.errors import ConfigError, DataError, EnvironmentFailure
+from slca_jax.rewards.protocols import Scoring
 from slca_jax.rollout.settings import LocalEngine, SGLangServers
 from slca_jax.train.run import remember
-from slca_jax.train.settings import RLConfig, RolloutSettings
+from slca_jax.train.settings import Method, RLConfig, RolloutSettings
 from slca_jax.train.surroundings import EnvironmentSettings
-from slca_jax.train.worlds import opener, run_name
+from slca_jax.train.worlds import opener, require_gold, run_name
 
 
 def served(output, **changes):
@@ -51,15 +52,28 @@ def test_urls_of_the_rollouts_are_those_of_the_servers():
     RolloutSettings(engine='sglang', urls='http://a:1', sglang=SGLangServers(urls='http://b:2'))
 
 
-def test_tasks_of_an_mcp_server_open_it():
+@pytest.mark.parametrize(('backend', 'blueprint'), [('recorded', 'mcp'), ('mcp', None)])
+def test_tasks_of_an_mcp_server_open_it(backend, blueprint):
   pytest.importorskip('mcp', reason="needs pip install 'slca_jax[mcp]'")
   script = pathlib.Path(__file__).parents[1] / 'served.py'
-  open_task = opener(EnvironmentSettings(mcp=shlex.join([sys.executable, str(script)])))
-  task = Task('trip', (Tool('whisper', '', {'type': 'object'}),), (Message('user', 'Hello'),), blueprint='mcp')
+  open_task = opener(EnvironmentSettings(backend=backend, mcp=shlex.join([sys.executable, str(script)])))
+  task = Task('trip', (Tool('whisper', '', {'type': 'object'}),), (Message('user', 'Hello'),), blueprint=blueprint)
   world = open_task(task, 0)
   [seen] = asyncio.run(world.step([ToolCall('whisper', {})]))
   world.close()
   assert seen.ok and '"process"' in seen.content
+
+
+def test_tasks_that_do_not_tell_their_calls_need_a_reward_that_does_not_ask():
+  task = lambda name, meta: Task(name, (), (Message('user', 'Hello'),), meta=meta)
+  tasks = [task('none needed', {}), task('open', {'gold': 'unknown'})]
+  require_gold(tasks[:1], Method('slca'), Scoring())
+  for method, scoring in ((Method('slca'), Scoring()), (Method('grpo', protocol='execution'), Scoring(referee='rule'))):
+    with pytest.raises(DataError, match=r"1 of 2 tasks, 'open' first, do not say which calls are right"):
+      require_gold(tasks, method, scoring)
+  require_gold(tasks, Method('summary_only'), Scoring())
+  require_gold(tasks, Method('rltr'), Scoring(completeness='judge'))
+  require_gold(tasks, Method('grpo', protocol='mine.py:reward'), Scoring())
 
 
 def test_a_world_that_nobody_offers_is_named_with_the_settings_that_would():
