@@ -100,6 +100,11 @@ RULES: dict[str, Rule] = {
     _of('score/referee_failed'),
     'rollouts go without an outcome. See llm/referee/* for the reasons',
   ),
+  'reward_failures': Rule(
+    'judge_failures',
+    _of('score/reward_failed'),
+    'rollouts go without the reward that method.protocol names: it breaks. See reward_error in rollouts/',
+  ),
   'failed_rollouts': Rule(
     'failed_rollouts',
     _share('status/failed', 'rollouts'),
