@@ -37,8 +37,11 @@ setup(
   extras_require={
     'test': [
       'hypothesis>=6.150',
+      'ipykernel>=7.4',
       'matplotlib>=3.10',
       'mcp>=2.3',
+      'nbclient>=0.11',
+      'nbformat>=5.11',
       'pyright[nodejs]>=1.1.400',
       'pytest>=9',
       'pytest-timeout>=2.4',
@@ -65,7 +68,7 @@ setup(
     'tpu': ['jax[tpu]>=0.10.2'],
     'plan': ['libtpu>=0.0.42,<0.0.43'],  # compiles for TPUs that are not there; the version that jaxlib 0.10.2 asks for
     'gpu': ['jax[cuda13]>=0.10.2'],
-    'notebooks': ['jupyterlab>=4.4', 'matplotlib>=3.10'],
+    'notebooks': ['ipywidgets>=8.1', 'jupyterlab>=4.4', 'matplotlib>=3.10'],
     'quickstart': ['matplotlib>=3.10'],
   },
 )

@@ -10,6 +10,8 @@ nothing but their calls. It generalises to nothing; the quickstart's policy does
 import pathlib
 from collections.abc import Sequence
 
+import jax
+
 from slca_jax.data.tasks import write_dialogues, write_tasks
 from slca_jax.dialogue import Dialogue, Task
 from slca_jax.quickstart.demonstrations import demonstrate
@@ -28,11 +30,11 @@ from slca_jax.train.settings import (
 )
 
 
-def learn_by_heart(folder: pathlib.Path, tasks: Sequence[Task], *, seed: int = 0, steps: int = 60) -> pathlib.Path:
+def learn_by_heart(folder: pathlib.Path, tasks: Sequence[Task], *, seed: int = 0, steps: int = 40) -> pathlib.Path:
   """The checkpoint folder of a policy, made and trained inside `folder`, that answers these tasks of the market.
 
   Args:
-    steps: updates; 60 suffice for about four tasks.
+    steps: updates; 40 suffice for two to four tasks.
   """
   write_start(folder / 'start', seed=seed, samples=60)
   shown = [
@@ -50,7 +52,7 @@ def learn_by_heart(folder: pathlib.Path, tasks: Sequence[Task], *, seed: int = 0
       logprob_chunk=64,
       model=_plain(folder / 'start'),
       data=Demonstrations(str(folder / 'demonstrations.jsonl')),
-      batching=Layout((256,), 8),
+      batching=Layout((256,), _rows()),
       optimizer=Optimizer(learning_rate=4e-3, schedule='cosine', warmup=0.03, final_fraction=0.05, b2=0.98),
     )
   )
@@ -71,13 +73,18 @@ def small_run(output: pathlib.Path, model: pathlib.Path, tasks: Sequence[Task]) 
     data=TaskFiles(str(file)),
     rollout=RolloutSettings(
       limits=Limits(turns=6, calls=8, prompt_tokens=96, response_tokens=256, turn_tokens=48, observation_tokens=48),
-      local=LocalEngine(slots=32, context=352, prefill_chunk=16, prefill_rows=16),
+      local=LocalEngine(slots=16, context=352, prefill_chunk=16, prefill_rows=16),
     ),
     objective=Objective(logprob_chunk=64),
     optimizer=Optimizer(learning_rate=3e-4),
-    batching=Layout((512,), 8),
+    batching=Layout((512,), _rows()),
   )
 
 
 def _plain(path: pathlib.Path) -> Model:
   return Model(str(path), dtype='float32', remat='none')
+
+
+def _rows() -> int:
+  """Four rows are computed at once, or as many more as the devices need to have equal parts of them."""
+  return -(-4 // jax.device_count()) * jax.device_count()

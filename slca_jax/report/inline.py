@@ -25,6 +25,7 @@ _COLOURS = {
 }
 _MEANING = {'prompt': 'prompt', 'tool': 'calls', 'summary': 'answer', 'world': 'written by the world'}
 _FULL = 1.5  # deviations at which an advantage has its full colour
+_LETTER = 0.009  # the share of a row that a letter takes
 _TEXT = 'font:12px/1.8 ui-monospace,monospace;white-space:pre-wrap;overflow-wrap:anywhere;margin:.4em 0'
 
 
@@ -100,9 +101,10 @@ def _stripe(
   for key, stretch in itertools.groupby(places, lambda place: key_of(*place)):
     stretch = list(stretch)
     text = html.escape(text_of(key, (int(stretch[0][3]), int(stretch[-1][3]))))
+    fits = len(stretch) >= _LETTER * len(text) * len(places)
     wide = f'flex:{len(stretch)} 0 0;overflow:hidden;white-space:nowrap;border-left:1px solid rgba(128,128,128,.5)'
     colour = _style(key) if isinstance(key, str) else ''
-    boxes.append(f'<span title="{text}, {len(stretch)} tokens" style="{wide};{colour}">{text}</span>')
+    boxes.append(f'<span title="{text}, {len(stretch)} tokens" style="{wide};{colour}">{text if fits else ""}</span>')
   return f'<div style="display:flex"><span style="flex:0 0 5.5em">{label}</span>{"".join(boxes)}</div>'
 
 

@@ -68,7 +68,8 @@ def test_rows_are_drawn_to_scale(template):
   used = [stem, *(size for part in parts for size in part)]
   assert sizes[: len(used) + 1] == [*used, 128 - sum(used)]
   whole = [sum(part) for part in parts]
-  assert f'>{stem}–{stem + whole[0] - 1}<' in drawn and f'>{stem}–{stem + whole[1] - 1}<' in drawn  # positions restart
+  for size in whole:  # positions restart behind the prompt
+    assert f'title="{stem}–{stem + size - 1}, {size} tokens"' in drawn
 
 
 def test_cells_of_a_table_are_texts():
