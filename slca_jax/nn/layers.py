@@ -74,6 +74,6 @@ def extend(
   extended = []
   for block, layer in zip(layers.blocks, cache, strict=True):
     out_BTNH, layer = attention(*block.project(x_BTD, angles), layer)
-    x_BTD = sharding.constrain_rows(block.finish(x_BTD, out_BTNH))
+    x_BTD = block.finish(x_BTD, out_BTNH)
     extended.append(layer)
   return rms_norm(x_BTD, layers.ln_final_D, config.eps), tuple(extended)

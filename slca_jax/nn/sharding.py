@@ -109,8 +109,8 @@ def _constrain_parts(x_BTD):
 def part_tokens(x_BTD: jax.Array) -> jax.Array:
   """The stream between layers: rows spread like a batch, and the tokens of each over `tensor`.
 
-  What the devices along `tensor` found is summed up in front of it anyway; so each keeps only its part of the sum, and
-  of every layer's input that is remembered for the backward pass. `join_tokens` undoes it, and is its transpose.
+  Each device along `tensor` then keeps its part of every layer's input for the backward pass, instead of all of it; it
+  costs a gather per layer. `join_tokens` undoes it, and is its transpose.
   """
   return _constrain_parts(x_BTD)
 

@@ -91,7 +91,7 @@ class Block(nnx.Module):
   def project(self, x_BTD, angles):
     """(q_BTNH, k_BTKH, v_BTKH), queries and keys rotated."""
     c = self.config
-    y_BTD = sharding.join_tokens(rms_norm(x_BTD, self.ln_attn[...], c.eps))
+    y_BTD = sharding.constrain_rows(rms_norm(x_BTD, self.ln_attn[...], c.eps))
     q_BTNH = jnp.einsum('BTD,DNH->BTNH', y_BTD, self.w_q[...].astype(c.dtype))
     k_BTKH = jnp.einsum('BTD,DKH->BTKH', y_BTD, self.w_k[...].astype(c.dtype))
     v_BTKH = jnp.einsum('BTD,DKH->BTKH', y_BTD, self.w_v[...].astype(c.dtype))
@@ -109,12 +109,13 @@ class Block(nnx.Module):
     """The stream after what attention found and after the feed-forward."""
     c = self.config
     w_o_DNH = sharding.width_first(self.w_o[...].astype(c.dtype), 'heads', None)
-    x_BTD += sharding.part_tokens(jnp.einsum('BTNH,DNH->BTD', out_BTNH, w_o_DNH))
-    y_BTD = sharding.join_tokens(rms_norm(x_BTD, self.ln_mlp[...], c.eps))
+    x_BTD = sharding.constrain_rows(x_BTD + jnp.einsum('BTNH,DNH->BTD', out_BTNH, w_o_DNH))
+    y_BTD = sharding.constrain_rows(rms_norm(x_BTD, self.ln_mlp[...], c.eps))
     gate_BTF = jnp.einsum('BTD,DF->BTF', y_BTD, self.w_gate[...].astype(c.dtype))
     up_BTF = jnp.einsum('BTD,DF->BTF', y_BTD, self.w_up[...].astype(c.dtype))
     w_down_DF = sharding.width_first(self.w_down[...].astype(c.dtype), 'hidden')
-    return x_BTD + sharding.part_tokens(jnp.einsum('BTF,DF->BTD', jax.nn.silu(gate_BTF) * up_BTF, w_down_DF))
+    add_BTD = jnp.einsum('BTF,DF->BTD', jax.nn.silu(gate_BTF) * up_BTF, w_down_DF)
+    return sharding.constrain_rows(x_BTD + add_BTD)
 
 
 class Transformer(nnx.Module):
@@ -144,10 +145,10 @@ class Transformer(nnx.Module):
     angles = rotary_angles(config, position_BT)
 
     def layer(x_BTD, block):
-      block = sharding.as_stored(block, config.dtype, skip=1)
+      block, x_BTD = sharding.as_stored(block, config.dtype, skip=1), sharding.join_tokens(x_BTD)
       q_BTNH, k_BTKH, v_BTKH = block.project(x_BTD, angles)
       out_BTNH = attend(q_BTNH, k_BTKH, v_BTKH, ids_BT, backend=config.attention, block=config.attention_block)
-      return block.finish(x_BTD, out_BTNH), None
+      return sharding.part_tokens(block.finish(x_BTD, out_BTNH)), None
 
     x_BTD = self._embed(tokens_BT)
     x_BTD, _ = jax.lax.scan(_remembering(layer, config.remat), x_BTD, self.blocks)
