@@ -13,7 +13,7 @@ from ml_collections import config_flags
 from overrides import parsed
 
 from slca_jax.config import build
-from slca_jax.errors import Refused
+from slca_jax.errors import Ended, Refused
 from slca_jax.evals import summary, tables
 from slca_jax.evals.settings import EvaluateConfig
 from slca_jax.evals.which import evaluate
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
     else:
       evaluate(config)
       print((pathlib.Path(config.output) / 'table.md').read_text('utf-8'), end='')
-  except Refused as error:
+  except (Ended, Refused) as error:
     sys.exit(f'{type(error).__name__}: {error}')
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from slca_jax.errors import HostFailure, Refused
+from slca_jax.errors import Ended, Refused
 
 _COORDINATOR = flags.DEFINE_string(
   'coordinator',
@@ -49,7 +49,7 @@ def joined() -> Iterator[bool]:
     if not error.code:
       raise
     _end(str(error.code))
-  except (HostFailure, Refused) as error:
+  except (Ended, Refused) as error:
     _end(f'{type(error).__name__}: {error}')
   except BaseException:
     _end(traceback.format_exc())

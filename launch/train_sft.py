@@ -14,7 +14,7 @@ from multihost import joined
 from overrides import parsed
 
 from slca_jax.config import build
-from slca_jax.errors import Diverged, HostFailure, Refused
+from slca_jax.errors import Ended, Refused
 from slca_jax.train.settings import SFTConfig
 
 _CONFIG = config_flags.DEFINE_config_file('config', 'configs/sft.py', 'Settings of the run.', lock_config=True)
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
       numbers = sft.train(config)
       if first:
         print(json.dumps(numbers, indent=2))
-  except (Diverged, HostFailure, Refused) as error:
+  except (Ended, Refused) as error:
     sys.exit(f'{type(error).__name__}: {error}')
 
 

@@ -29,7 +29,11 @@ class WeightsError(Refused):
   """A checkpoint whose tensors do not fit the model."""
 
 
-class SamplerError(RuntimeError):
+class Ended(RuntimeError):
+  """What a command cannot go on without is gone, or gave what cannot be used; the same command may go on later."""
+
+
+class SamplerError(Ended):
   """An engine that could not answer a request."""
 
 
@@ -37,7 +41,7 @@ class Unreadable(Refused):
   """A model's reply that is not what it was asked for."""
 
 
-class EndpointFailure(RuntimeError):
+class EndpointFailure(Ended):
   """An endpoint that gave no answer.
 
   Attributes:
@@ -54,11 +58,11 @@ class EndpointFailure(RuntimeError):
     self.retry_after = retry_after
 
 
-class HostFailure(RuntimeError):
+class HostFailure(Ended):
   """Another process of the run failed, and this one cannot go on alone."""
 
 
-class EnvironmentFailure(RuntimeError):
+class EnvironmentFailure(Ended):
   """An environment that died; the rollout fails, the run goes on."""
 
 
@@ -66,5 +70,5 @@ class JudgeFailure(RuntimeError):
   """A judge without a verdict; the score is absent."""
 
 
-class Diverged(RuntimeError):
+class Diverged(Ended):
   """A gate of the training loop that was not passed: a loss that is no number, a format that was not learned."""

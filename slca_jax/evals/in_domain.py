@@ -58,7 +58,9 @@ def evaluate(config: EvaluateConfig) -> list[Summary]:
   tasks = {name: read_tasks(path)[: config.limit or None] for name, path in files.items()}
   for name, path in files.items():
     require(bool(tasks[name]), f'{path} holds no task')
-  rehearsal.rehearse(settings, [task for ours in tasks.values() for task in ours])
+  every = [task for ours in tasks.values() for task in ours]
+  worlds.require_gold(every, settings.method, settings.scoring)
+  rehearsal.rehearse(settings, every)
   with claimed(folder):
     marks = {'weights': weights_mark(policy.resolve(config.model.path))}
     if config.summariser.path:

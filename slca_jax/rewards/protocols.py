@@ -173,6 +173,16 @@ def needs_referee(protocol: str, options: Scoring) -> bool:
   return needs.get(protocol, protocol == 'rltr' and options.completeness == 'judge')
 
 
+def needs_gold(protocol: str, options: Scoring) -> bool:
+  """Whether a protocol compares a rollout's calls with gold calls; of one's own nobody knows, so False."""
+  judged = {
+    'summary_only': True,
+    'execution': options.referee == 'endpoint',
+    'rltr': options.completeness == 'judge',
+  }
+  return not (own.is_own(protocol) or judged.get(protocol, False))
+
+
 async def by_process(seen: Seen, _: Referee) -> Channels:
   """Tool: the process score. Outcome: GRPO's total."""
   return Channels(seen.process.total, total(seen.process.total, seen))

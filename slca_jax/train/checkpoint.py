@@ -8,8 +8,10 @@ Each host writes what lies on its devices, into one folder that all see. Nothing
 devices or hosts there were, so it is restored onto any mesh: every device reads its own part.
 """
 
+import contextlib
 import json
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import grain
@@ -81,18 +83,34 @@ class Checkpoints:
       data: what reads the data; it goes on with the item that came next.
 
     Raises:
-      ConfigError: the checkpoint is of another model or optimiser; names the first difference.
+      ConfigError: the checkpoint is of another model or optimiser, and names the first difference, or is damaged.
     """
     step = self.latest if step is None else step
     plain = _plain(template)
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, plain)
-    self._require_alike(step, abstract)
     parts: dict[str, Any] = {'state': ocp.args.StandardRestore(abstract), 'record': ocp.args.JsonRestore()}
-    found = self._manager.restore(step, args=ocp.args.Composite(**parts))
+    with self._told_if_damaged(step):
+      self._require_alike(step, abstract)
+      found = self._manager.restore(step, args=ocp.args.Composite(**parts))
     if data is not None:
       data.set_state(found['record']['data'])
     leaves = [found['state'][name] for name in plain]  # by name: trees of dicts are sorted, ours is in its own order
     return jax.tree.unflatten(jax.tree.structure(template), leaves), found['record']
+
+  @contextlib.contextmanager
+  def _told_if_damaged(self, step: int | None) -> Iterator[None]:
+    """Raises ConfigError in the place of what Orbax raises for files that are missing or cut short."""
+    try:
+      yield
+    except ConfigError:
+      raise
+    except (OSError, ValueError, KeyError) as error:
+      before = [one for one in self.steps if step is not None and one < step]
+      resumes = f'the same command then goes on from step {before[-1]}' if before else 'the run then begins anew'
+      raise ConfigError(
+        f'checkpoint {step} in {self._manager.directory} is damaged ({str(error).splitlines()[0][:300]}); remove '
+        f'{self._manager.directory / str(step)}, {resumes}'
+      ) from error
 
   def _require_alike(self, step: int | None, abstract: dict[str, Any]) -> None:
     """Raises ConfigError if the checkpoint's arrays are others. (Orbax finds out while its other reads go on.)"""

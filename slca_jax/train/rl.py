@@ -62,6 +62,7 @@ def train(config: RLConfig, *, stop: Stop | None = None) -> Numbers:
     worlds.check_method(config.method, config.scoring, has_referee=bool(config.referee.model))
     policy.check(config.model)
     tasks, heldout = worlds.read(config.data)
+    worlds.require_gold([*tasks, *heldout], config.method, config.scoring)
     rehearsal.rehearse(config, tasks)
     endpoints.probe(config)
     with opened(folder, as_dict(config), data=(config.data.train, *rehearsal.sources(config))), stop.listening():

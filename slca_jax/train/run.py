@@ -25,8 +25,15 @@ from slca_jax.train.checkpoint import same_run
 # Settings that may differ when a run is resumed: what is written, and how far it goes. With another number of steps a
 # schedule that decays goes on as that of the new length.
 _FREE = ('output', 'steps', 'epochs', 'dump_every', 'dump_logps', 'eval_every', 'checkpoint', 'diagnostics', 'trace')
-# Servers and endpoints move, and how long they are waited for changes no answer.
+# Servers and endpoints move, and how long they are waited for changes no answer. On other devices sums round otherwise,
+# and nothing else changes.
 _FREE_PARTS = (
+  "['mesh']",
+  "['batching']['micro_rows']",
+  "['model']['remat']",
+  "['model']['attention']",
+  "['model']['attention_block']",
+  "['reference']['placement']",
   "['rollout']['sglang']",
   "['rollout']['urls']",
   "['cache']",

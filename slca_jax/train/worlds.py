@@ -6,13 +6,14 @@ import hashlib
 import inspect
 import pathlib
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from slca_jax.config import nearest, require
+from slca_jax.data.formats.row import GOLD, UNKNOWN
 from slca_jax.data.tasks import read_tasks
 from slca_jax.dialogue import Scores, Task, Trajectory
 from slca_jax.envs.environment import Environment, Opener
@@ -22,7 +23,7 @@ from slca_jax.envs.mcp_client import McpServer, mcp_opener
 from slca_jax.envs.recorded import recorded_opener
 from slca_jax.envs.sgls import simulated_opener
 from slca_jax.envs.tau2 import DOMAINS, tau2_opener
-from slca_jax.errors import EnvironmentFailure
+from slca_jax.errors import DataError, EnvironmentFailure
 from slca_jax.nn import hosts
 from slca_jax.nn.weights import named_tensors, save_hf
 from slca_jax.ops.estimators import estimator_of
@@ -30,7 +31,7 @@ from slca_jax.own import is_own, load_function
 from slca_jax.quickstart.world import MARKET
 from slca_jax.rewards.judge import BiasedJudge, Judge, NoisyJudge, OwnJudge, RuleJudge, SolvedByRule
 from slca_jax.rewards.llm_judge import CompletenessJudge, LLMJudge, SolvedJudge
-from slca_jax.rewards.protocols import Scoring, check_protocol, score
+from slca_jax.rewards.protocols import Scoring, check_protocol, needs_gold, score
 from slca_jax.rollout.collect import Rollouts
 from slca_jax.rollout.local import LocalSampler
 from slca_jax.rollout.sampler import Sampler
@@ -64,6 +65,17 @@ def read(data: TaskFiles) -> tuple[list[Task], list[Task]]:
     not shared, f'{len(shared)} tasks stand in {data.train} and in {data.heldout}, {min(shared, default="")!r} first'
   )
   return tasks, heldout[: data.heldout_limit or None]
+
+
+def require_gold(tasks: Sequence[Task], method: Method, scoring: Scoring) -> None:
+  """Raises DataError if calls are compared with gold calls that a task does not tell; () says that none is right."""
+  unknown = [task.id for task in tasks if task.meta.get(GOLD) == UNKNOWN]
+  if unknown and needs_gold(method.rewards, scoring):
+    raise DataError(
+      f'{len(unknown)} of {len(tasks)} tasks, {unknown[0]!r} first, do not say which calls are right, and rewards '
+      f'{method.rewards!r} compare with them; name a reward of your own (method.protocol=FILE.py:NAME), let a judge '
+      'rate alone (summary_only; rltr with scoring.completeness=judge), or leave these tasks out'
+    )
 
 
 def check_method(method: Method, scoring: Scoring, *, has_referee: bool = False) -> None:

@@ -69,6 +69,19 @@ def test_checkpoint_of_another_model_is_refused(tmp_path):
   checkpoints.close()
 
 
+def test_damaged_checkpoint_is_named_with_the_folder_to_remove(tmp_path):
+  checkpoints = Checkpoints(tmp_path, Checkpointing())
+  for step in (1, 2):
+    checkpoints.save(step, state(1.0), {'step': step})
+  checkpoints.wait()
+  for file in (tmp_path / '2' / 'state').rglob('*'):
+    if file.is_file() and file.parent.name == 'd':
+      file.unlink()
+  with pytest.raises(ConfigError, match=r'checkpoint 2 in .* is damaged .*; remove .*/2, .* goes on from step 1'):
+    checkpoints.restore(state(0.0))
+  checkpoints.close()
+
+
 def test_differences_between_settings_are_named_with_both_values():
   ours, theirs = {'a': {'b': 1, 'c': (1, 2)}, 'd': None}, json.loads('{"a": {"b": 2, "c": [1, 2]}, "d": null}')
   assert same_run(ours, theirs) == ["['a']['b']: 2 -> 1"]

@@ -184,6 +184,14 @@ def test_finished_run_that_is_asked_again_keeps_its_result(folder):
   assert rl.train(settings) == numbers and (folder / 'again' / 'result.json').read_text() == result
 
 
+def test_run_goes_on_over_another_mesh(folder):
+  output = folder / 'moved'
+  rl.train(config(folder, output, steps=1, eval_every=0))
+  rl.train(config(folder, output, steps=2, eval_every=0, mesh=s.MeshShape(1, 8), batching=Layout((256,), 8)))
+  assert [line['step'] for line in lines(output)] == [1, 2]
+  assert all(np.isfinite(line['loss']) for line in lines(output))
+
+
 def test_sigterm_saves_and_exits_and_the_run_goes_on_bit_for_bit(folder, unbroken):
   output = folder / 'terminated'
   finish(start(folder, output, code=TERMINATED, checkpoint=s.Checkpointing(every=1000)))

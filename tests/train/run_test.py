@@ -114,12 +114,20 @@ def test_failure_of_one_ends_the_others_with_its_reason(seen):
 
 
 def test_start_that_left_no_checkpoint_binds_no_settings(tmp_path):
-  open_folder(tmp_path, {'mesh': 3})
-  open_folder(tmp_path, {'mesh': 1})  # the first start was refused by the devices, say
+  open_folder(tmp_path, {'prompts': 3})
+  open_folder(tmp_path, {'prompts': 1})  # the first start was refused by the devices, say
   (tmp_path / 'checkpoints' / '1').mkdir(parents=True)
-  open_folder(tmp_path, {'mesh': 1})
-  with pytest.raises(ConfigError, match=r"other settings \(\['mesh'\]: 1 -> 2\)"):
-    open_folder(tmp_path, {'mesh': 2})
+  open_folder(tmp_path, {'prompts': 1})
+  with pytest.raises(ConfigError, match=r"other settings \(\['prompts'\]: 1 -> 2\)"):
+    open_folder(tmp_path, {'prompts': 2})
+
+
+def test_resumed_run_may_have_other_devices(tmp_path):
+  (tmp_path / 'checkpoints' / '1').mkdir(parents=True)
+  open_folder(tmp_path, {'mesh': {'fsdp': 8}, 'batching': {'micro_rows': 8, 'lengths': [64]}})
+  open_folder(tmp_path, {'mesh': {'fsdp': 4}, 'batching': {'micro_rows': 4, 'lengths': [64]}})
+  with pytest.raises(ConfigError, match=r"\['batching'\]\['lengths'\]\[0\]: 64 -> 32"):
+    open_folder(tmp_path, {'mesh': {'fsdp': 4}, 'batching': {'micro_rows': 4, 'lengths': [32]}})
 
 
 def test_run_of_one_process_asks_nobody():
