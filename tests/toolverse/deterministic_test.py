@@ -116,6 +116,16 @@ def test_another_seed_gives_other_keys_titles_dates_and_tasks_of_the_same_tools(
   assert not asked[0] & asked[1]
 
 
+@pytest.mark.parametrize('seed', range(5))
+def test_what_moves_a_record_is_tested_with_one_that_is_not_there_yet(seed):
+  tools = (
+    tool('list_doors', 'Doors.'),
+    tool('activate_door', 'Activates.', ['door_id'], door_id='string'),
+  )
+  made = synthesise(ToolSet('doors', tools), DeterministicSettings(seed=seed)).blueprint
+  assert retest(made).ok
+
+
 def test_servers_of_equal_schemas_and_different_names_have_records_of_their_own(board):
   other = synthesise(dataclasses.replace(BOARD, name='desk')).blueprint
   assert other.database['tasks'].keys() != board.blueprint.database['tasks'].keys()

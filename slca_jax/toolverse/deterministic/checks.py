@@ -30,7 +30,8 @@ def _tests(operation: Operation, tables: Mapping[str, Table], database: Database
     return [UnitTest(f'{name} computes', (Check(ToolCall(name, arguments), {'has': {'status': 'success', **result}}),))]
   table = tables[operation.table]
   rows = list(database[table.name].values())
-  row = rows[min(1, len(rows) - 1)] if rows else {}
+  movable = [one for one in rows if operation.action != 'move' or one.get('status') != operation.state] or rows
+  row = movable[min(1, len(movable) - 1)] if rows else {}
   arguments = _arguments(operation, table, row, deal)
   first = UnitTest(f'{name} {_ABOUT[operation.action]}', _checks(operation, table, rows, arguments))
   refused = _refusal(operation, table, tables, arguments)
