@@ -3,7 +3,8 @@
 python benchmarks/real_schemas.py --schemas=toucan_tools.jsonl.gz --output=runs/real_schemas
 
 Each server is read, built, tested in the sandbox, its graph made acyclic, and up to 10 tasks of it are replayed twice.
-Takes 6 minutes on two cores for 572 servers. --every=10 takes each tenth server.
+572 servers took 23 minutes on one core that had much other work; each waits for its sandbox most of the time, so that
+--jobs of them are worked on at a time. --every=10 takes each tenth server.
 """
 
 import asyncio

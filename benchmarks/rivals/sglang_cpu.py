@@ -14,15 +14,16 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 @contextlib.contextmanager
-def served(model: pathlib.Path, venv: pathlib.Path, *options: str) -> Iterator[str]:
+def served(model: pathlib.Path, venv: pathlib.Path, *options: str, port: int = 0) -> Iterator[str]:
   """The address of a server of the checkpoint; it ends with the block.
 
   Args:
     venv: the environment that holds SGLang.
     options: of the server, beside its model and address.
+    port: a free one if it is 0.
   """
   with socket.socket() as probe:
-    probe.bind(('127.0.0.1', 0))
+    probe.bind(('127.0.0.1', port))
     port = probe.getsockname()[1]
   command = ['bash', str(ROOT / 'launch' / 'sglang.sh'), '--cpu', str(model), str(port), *options]
   log = model.parent / 'server.log'
