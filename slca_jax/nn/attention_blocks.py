@@ -10,7 +10,7 @@ tokens, M = U·G query rows of a block.
 import jax
 import jax.numpy as jnp
 
-from slca_jax.nn.softmax import accumulate, close, dot, nothing
+from slca_jax.nn.softmax import accumulate, close, dot, keep, nothing
 from slca_jax.nn.visibility import MASKED, Ids, cut, sees, visible_blocks, walk
 
 _SHORT = 256
@@ -41,7 +41,7 @@ def _flash(q_BIKMH, k_BJKWH, v_BJKWH, ids_BIU):
 def _flash_forward(q_BIKMH, k_BJKWH, v_BJKWH, ids_BIU):
   # A map over rows, since vmap would give every row the visits of the busiest one.
   row = (q_BIKMH, k_BJKWH, v_BJKWH, ids_BIU, walk(visible_blocks(ids_BIU, ids_BIU)))
-  out_BIKMH, lse_BIKM = jax.lax.map(_row_forward, row)
+  out_BIKMH, lse_BIKM = keep(*jax.lax.map(_row_forward, row))
   return out_BIKMH, (row, out_BIKMH, lse_BIKM)
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from slca_jax.nn.softmax import keep
 from slca_jax.nn.visibility import LOWEST, MASKED, Ids, Visits, cut, sees, visible_blocks, walk
 
 _BLOCK, _STAGES = 64, 2
@@ -62,6 +63,7 @@ def _flash_forward(q_BTNH, k_BTKH, v_BTKH, ids_BXT, block, interpret):
     ids_BXT,
     [(kernel.query, q_BTNH), (kernel.number, jax.ShapeDtypeStruct((B, N, T), jnp.float32))],
   )
+  out_BTNH, lse_BNT = keep(out_BTNH, lse_BNT)
   return out_BTNH, (q_BTNH, k_BTKH, v_BTKH, ids_BXT, out_BTNH, lse_BNT)
 
 

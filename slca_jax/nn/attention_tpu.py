@@ -22,6 +22,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_mask_info import MaskInfo
 
 from slca_jax.config import require
+from slca_jax.nn.softmax import keep
 from slca_jax.nn.visibility import HALF, LONGEST, Ids, cut, reach, visible_blocks
 
 _LANES, _BLOCK = 128, 512
@@ -87,7 +88,7 @@ def _row_forward(q_NTH, k_KTH, v_KTH, ids_T, block, interpret):
   )
   # A query that sees nothing has averaged what its block showed to others, or divided nothing by nothing.
   seen_T = ids_T.prompt >= 0
-  out_NTH, lse_NT = jnp.where(seen_T[:, None], out_NTH, 0), jnp.where(seen_T, lse_NT, 0)
+  out_NTH, lse_NT = keep(jnp.where(seen_T[:, None], out_NTH, 0), jnp.where(seen_T, lse_NT, 0))
   return out_NTH, (q_NTH, k_KTH, v_KTH, ids_T, out_NTH, lse_NT)
 
 

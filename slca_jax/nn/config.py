@@ -6,7 +6,7 @@ from typing import Literal
 from slca_jax.config import require
 
 Dtype = Literal['float32', 'bfloat16']
-Remat = Literal['none', 'full', 'dots']
+Remat = Literal['none', 'full', 'attention', 'dots']
 Backend = Literal['auto', 'dense', 'blocks', 'splash', 'triton']
 
 
@@ -40,7 +40,8 @@ class TransformerConfig:
     vocab: rows of the embedding that name a token; the table is padded to a multiple of `vocab_multiple`.
     dtype: of activations; norms, rotations, scores and softmax stay float32.
     param_dtype: of the weights as they are stored and updated.
-    remat: what the backward pass recomputes: nothing, every layer, or all but matrix products.
+    remat: what the backward pass recomputes: nothing, every layer, every layer but what attention found in it (as large
+      as the layer's input; 'dense' attention has to be computed again all the same), or all but matrix products.
     attention: a backend of `nn/attention.py`; 'auto' is what suits the platform JAX runs on.
     attention_block: tokens of a block of queries and of keys, None for the backend's own choice.
   """

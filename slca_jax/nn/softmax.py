@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from slca_jax.nn.visibility import LOWEST
 
+KEPT = 'attention'  # The name of what remat 'attention' keeps.
 dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
@@ -42,3 +44,8 @@ def close(done: Softmax) -> tuple[jax.Array, jax.Array]:
   seen = done.sum > 0
   total = jnp.where(seen, done.sum, 1)
   return done.out / total[..., None], jnp.where(seen, done.top + jnp.log(total), 0)
+
+
+def keep(out: jax.Array, lse: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """What a backward pass needs of attention beside its arguments, under the name that remat 'attention' keeps."""
+  return checkpoint_name(out, KEPT), checkpoint_name(lse, KEPT)

@@ -11,6 +11,7 @@ from flax import nnx
 from slca_jax.nn import sharding
 from slca_jax.nn.attention import attend
 from slca_jax.nn.config import TransformerConfig
+from slca_jax.nn.softmax import KEPT
 from slca_jax.nn.visibility import Ids
 
 
@@ -175,5 +176,6 @@ def abstract_model(config: TransformerConfig) -> tuple[nnx.GraphDef, nnx.State]:
 def _remembering(layer, remat):
   if remat == 'none':
     return layer
-  policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == 'dots' else None
-  return jax.checkpoint(layer, policy=policy)
+  policies = jax.checkpoint_policies
+  kept = {'attention': policies.save_only_these_names(KEPT), 'dots': policies.dots_with_no_batch_dims_saveable}
+  return jax.checkpoint(layer, policy=kept.get(remat))

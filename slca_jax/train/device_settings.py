@@ -17,7 +17,8 @@ class Model:
     path: a Hugging Face folder, or a hub name, which is downloaded.
     dtype: of activations.
     param_dtype: of the trained weights; see `optimizer.master` for less than float32.
-    remat: what the backward pass recomputes.
+    remat: what the backward pass recomputes: 'none', 'full' layers, layers without 'attention' (which long rows spend
+      much of their time in, and which takes as much memory as the layers' inputs), or all but matrix products, 'dots'.
     attention: the attention backend, 'auto' chooses by platform and length.
     attention_block: tokens of a block of queries and of keys: a multiple of 128 for 'splash', a power of two from 16 on
       for 'triton', any number for 'blocks'; None for the backend's own choice. 'dense' has none.

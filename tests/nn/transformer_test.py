@@ -119,11 +119,12 @@ def test_packed_rows_equal_separate_rows(attention):
   assert np.all(np.isfinite(packed_TD))
 
 
-@pytest.mark.parametrize('remat', ['full', 'dots'])
+@pytest.mark.parametrize('remat', ['full', 'attention', 'dots'])
 def test_remat_changes_no_gradient(remat):
   row, *_ = shared_row([tree(0)], length=24)
-  graph, params = decoder(dataclasses.replace(CONFIG, remat=remat))
-  plain, _ = decoder(dataclasses.replace(CONFIG, remat='none'))
+  config = dataclasses.replace(CONFIG, attention='blocks')
+  graph, params = decoder(dataclasses.replace(config, remat=remat))
+  plain, _ = decoder(dataclasses.replace(config, remat='none'))
   grads, expected = (jax.grad(lambda p, g=g: jnp.sum(nnx.merge(g, p)(*row)[..., 0]))(params) for g in (graph, plain))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), grads, expected)
 

@@ -100,6 +100,23 @@ def test_executed_flops_are_counted_by_hand(verdict):
   assert verdict.update.executed == 4 * layers - last + (2 + 2 + 5) * one + delta + 4 * vocabulary
 
 
+def test_attention_that_is_kept_is_not_computed_again(verdict):
+  config, target = verdict.candidate.config, verdict.target
+  mesh = plan.sharding.make_mesh(fsdp=4, tensor=2)
+
+  def executed(remat):
+    decoder = plan.numerics(dataclasses.replace(DECODER, remat=remat), config, target)
+    step = plan._Step(dataclasses.replace(decoder, remat=remat), mesh, config, verdict.work, target)
+    with jax.set_mesh(mesh):
+      experience = jax.eval_shape(step.prepare, step.state.params, step.reference, step.batch)
+      traced = step.update.trace(step.state, experience)
+    return flops.executed(traced.jaxpr, step.trips)
+
+  N, H, L, rows, T, visits = 4, 16, 2, 8, 384, (1 + 2 + 3) / 3
+  scores_and_values = 2 * L * rows * (T // 128) * visits * 2 * 128 * 128 * H * N
+  assert executed('full') - executed('attention') == scores_and_values
+
+
 def test_needed_flops_are_those_of_one_prompt_per_group(verdict):
   assert verdict.needed_flops == 5 * flops.forward(DECODER, verdict.work.needed)
   assert verdict.needed_flops < verdict.prepare.executed + verdict.update.executed
