@@ -27,6 +27,7 @@ def main(arguments: list[str]) -> None:
 
   try:
     settings = json.loads((pathlib.Path(_RUN.value) / 'config.json').read_text('utf-8'))
+    settings.pop('sha256', None)  # of files, beside the settings
     config = build(RLConfig if 'group_size' in settings else SFTConfig, settings)
     print(export.export(config, pathlib.Path(_RUN.value), pathlib.Path(_TO.value), step=_STEP.value))
   except FileNotFoundError as error:

@@ -327,6 +327,9 @@ def test_exported_checkpoint_is_the_model_of_its_step(folder):
   assert (to / 'model.safetensors').read_bytes() == (run / 'model' / 'model.safetensors').read_bytes()
   with pytest.raises(ConfigError, match=r'has no checkpoint 7; it has \[1\]'):
     export(settings, run, folder / 'hf', step=7)
+  launcher = pathlib.Path(__file__).parents[2] / 'launch' / 'export_hf.py'
+  subprocess.run([sys.executable, launcher, f'--run={run}', f'--to={folder / "launched"}'], check=True)
+  assert (folder / 'launched' / 'model.safetensors').read_bytes() == (to / 'model.safetensors').read_bytes()
 
 
 def test_checkpoint_of_one_mesh_opens_on_another(folder):
