@@ -60,9 +60,9 @@ def rows_html(batch: TokenBatch, segments: Segments) -> str:
     places = list(zip(prompt_BT[b], rollout_BT[b], segment_BT[b], position_BT[b], strict=True))
     rows += [
       f'<b>row {b}</b>',
-      _stripe('token', places, lambda p, r, s, _: _part(p, r, s), lambda part, _: _MEANING.get(part, part)),
-      _stripe('rollout', places, lambda p, r, *_: (p, r), lambda key, _: _owner(*key)),
-      _stripe('position', places, lambda p, r, *_: (p, r), lambda key, span: _range(*key, span)),
+      _stripe('token', places, lambda p, r, s, _: _part(p, r, s), lambda part, _: str(_MEANING.get(part, part))),
+      _stripe('rollout', places, lambda p, r, *_: (p, r), lambda key, _: _owner(key)),
+      _stripe('position', places, lambda p, r, *_: (p, r), _range),
     ]
   return f'<div style="font:11px/1.5 ui-monospace,monospace">{"".join(rows)}</div>'
 
@@ -116,12 +116,13 @@ def _part(prompt: int, rollout: int, segment: int) -> str:
   return 'prompt' if rollout < 0 else 'world'
 
 
-def _owner(prompt: int, rollout: int) -> str:
+def _owner(key: tuple[int, int]) -> str:
+  prompt, rollout = key
   return '' if prompt < 0 else f'prompt {prompt}' if rollout < 0 else str(rollout)
 
 
-def _range(prompt: int, rollout: int, span: tuple[int, int]) -> str:
-  return '' if prompt < 0 else f'{span[0]}–{span[1]}'
+def _range(key: tuple[int, int], span: tuple[int, int]) -> str:
+  return '' if key[0] < 0 else f'{span[0]}–{span[1]}'
 
 
 def _cell(value: Any) -> str:
