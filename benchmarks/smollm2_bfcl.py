@@ -143,7 +143,7 @@ def answers(asked: Asked, stage: str, path: str) -> Answers:
 
 
 def timed(asked: Asked, stage: str, path: str, work: Callable[[], None]) -> None:
-  """Does the work and notes how many entries it asked and how long that took, server included."""
+  """Does the work and notes how many entries it asked and how long that took, the start of its programs included."""
   before, start = len(answers(asked, stage, path)), time.perf_counter()
   work()
   asked_now, seconds = len(answers(asked, stage, path)) - before, time.perf_counter() - start
@@ -180,7 +180,7 @@ def _row(label: str, ids: Sequence[str], found: dict[tuple[str, str], Answers], 
   cells = []
   for given in found.values():
     held = [given[id] for id in ids if id in given]
-    mean = bfcl_run.over_categories(held, 'valid', Sampling(resamples=10), pooled=pooled).mean if held else None
+    mean = bfcl_run.over_categories(held, 'valid', Sampling(resamples=100), pooled=pooled).mean if held else None
     cells.append('–' if mean is None else f'{mean:.3f}' + (f' of {len(held)}' if len(held) < len(ids) else ''))
   return [label, str(len(ids)), *cells]
 
@@ -206,7 +206,8 @@ def sides(asked: Asked) -> dict[str, list[str]]:
 
 
 def estimate(asked: Asked, sizes: dict[str, int]) -> str:
-  """Minutes that all entries and the first 20 of each category take, by the seconds per entry that were measured."""
+  """What all entries and the first 20 of each category take, by the seconds per entry that were measured: more than it
+  will be where few were asked, since each path starts once."""
   spent: dict[tuple[str, str], list[float]] = {}
   for line in (asked.flags.output / 'times.jsonl').read_text('utf-8').splitlines():
     one = json.loads(line)
