@@ -11,7 +11,8 @@ Axes beside the package's legend: C tokens of a chunk, A rows of all devices tha
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -105,19 +106,20 @@ def _logprobs(settings, hidden_BTD, unembed_VD, tokens_BT, source_BT, sampled_BT
 
 def _forward(settings, hidden_BTD, unembed_VD, tokens_BT, source_BT, sampled_BT):
   given = hidden_BTD, unembed_VD, tokens_BT, source_BT, sampled_BT
-  logp_BT, plan, total_BP = _on_each_device(_forward_here, settings, 'rvrrr', 'rrr')(*given)
+  forward = _on_each_device(_forward_here, settings, given='rvrrr', found='rrr')
+  logp_BT, plan, total_BP = forward(*given)
   return logp_BT, (hidden_BTD, unembed_VD, plan, total_BP)
 
 
 def _backward(settings, saved, grad_BT):
-  grads = _on_each_device(_backward_here, settings, 'rvrrr', 'rv')(*saved, grad_BT)
+  grads = _on_each_device(_backward_here, settings, given='rvrrr', found='rv')(*saved, grad_BT)
   return *grads, None, None, None
 
 
 _logprobs.defvjp(_forward, _backward)
 
 
-def _on_each_device(function, settings, given, found):
+def _on_each_device(function: Callable[..., Any], settings: _Settings, *, given: str, found: str) -> Callable[..., Any]:
   """`function` on a device's own part of arrays that are spread like rows (r) or like the unembedding (v)."""
   function, split = functools.partial(function, settings), settings.split
   if not split.rows:

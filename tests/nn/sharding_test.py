@@ -42,6 +42,38 @@ def test_an_axis_that_the_mesh_does_not_divide_stays_whole():
   assert placed['blocks']['w_up'].get_value().spec == jax.P(None, 'fsdp', 'tensor')
 
 
+@pytest.mark.parametrize('shape', [dict(fsdp=8), dict(data=2, fsdp=2, tensor=2)], ids=str)
+def test_a_table_is_looked_up_in_parts_and_never_gathered(shape):
+  table_VD, tokens_BT = jnp.arange(64.0 * 16).reshape(64, 16), jnp.arange(8 * 6, dtype=jnp.int32).reshape(8, 6)
+  weight_BTD = jnp.cos(jnp.arange(8 * 6 * 16.0)).reshape(8, 6, 16)
+  mesh = sharding.make_mesh(**shape)
+
+  def loss(table_VD):
+    found_BTD = sharding.constrain_rows(sharding.look_up(table_VD, tokens_BT))
+    return jnp.sum(found_BTD**2 * weight_BTD)
+
+  lies = jax.NamedSharding(mesh, jax.P('tensor', 'fsdp'))
+  with jax.set_mesh(mesh):
+    placed_VD = jax.device_put(table_VD, lies)
+    compiled = jax.jit(jax.value_and_grad(loss), out_shardings=(None, lies)).lower(placed_VD).compile()
+    value, grad_VD = compiled(placed_VD)
+  np.testing.assert_allclose(value, jnp.sum(table_VD[tokens_BT] ** 2 * weight_BTD), rtol=1e-5)
+  expected_VD = np.zeros((64, 16))
+  np.add.at(expected_VD, np.asarray(tokens_BT), np.asarray(2 * table_VD[tokens_BT] * weight_BTD))
+  np.testing.assert_allclose(grad_VD, expected_VD, rtol=1e-5, atol=1e-3)
+  assert 'f32[64,16]' not in compiled.as_text()
+
+
+@pytest.mark.parametrize('vocab', [61, 64])
+def test_the_unembedding_is_padded_to_what_the_mesh_divides(vocab):
+  table_VD = jnp.ones((vocab, 4))
+  with jax.set_mesh(sharding.make_mesh(fsdp=4, tensor=2)):
+    padded_VD, split = sharding.split_vocabulary(table_VD, rows=8)
+    assert padded_VD.shape == (64, 4) and split == (('data', 'fsdp'), ('tensor', 'fsdp'))
+    assert sharding.split_vocabulary(table_VD, rows=6) == (table_VD, None)
+  assert sharding.split_vocabulary(table_VD, rows=8) == (table_VD, None)
+
+
 @pytest.mark.parametrize('attention', ['dense', 'blocks'])
 def test_a_sharded_step_equals_the_single_one(attention):
   config = TransformerConfig(**{**CONFIG.__dict__, 'attention': attention})

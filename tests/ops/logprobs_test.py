@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from absl.testing import parameterized
 
-from slca_jax.ops.logprobs import token_logprobs
+from slca_jax.ops.logprobs import Split, token_logprobs
 
 ROWS, LENGTH, WIDTH, VOCAB = 4, 11, 5, 13
 
@@ -116,6 +116,26 @@ def test_sharded_rows_equal_a_single_device():
   placed = [jax.device_put(x, whole if i == 1 else rows) for i, x in enumerate(args)]
   got = jax.jit(ours)(*placed)
   jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), got, ours(*args))
+
+
+# A sum of bfloat16 over one axis inside a shard_map of others aborts XLA's CPU compiler: nothing is summed up in it.
+@pytest.mark.parametrize(
+  ('sizes', 'dtype', 'near'),
+  [((1, 8, 1), jnp.float32, 1e-5), ((2, 2, 2), jnp.float32, 1e-5), ((1, 4, 2), 'bfloat16', 0.1)],
+)
+def test_a_vocabulary_in_parts_gives_the_same_values_and_gradients(sizes, dtype, near):
+  hidden_BTD, unembed_VD, *rest = batch(rows=8, dtype=dtype)
+  padded_VD = jnp.pad(unembed_VD, ((0, 3), (0, 0)), constant_values=9.0)  # 16 rows, so that the devices divide them
+  args, weight_BT = (hidden_BTD, padded_VD, *rest), np.random.default_rng(1).normal(size=(8, LENGTH))
+  axes = 'data', 'fsdp', 'tensor'
+  split = Split(('data', 'fsdp'), ('tensor', 'fsdp'))
+  with jax.set_mesh(jax.make_mesh(sizes, axes, axis_types=(jax.sharding.AxisType.Auto,) * 3)):
+    ours = functools.partial(token_logprobs, temperature=0.7, chunk=4, vocab=VOCAB, split=split)
+    value, grads = jax.jit(weighed(ours, weight_BT))(*args)
+  alone = functools.partial(token_logprobs, temperature=0.7, chunk=4, vocab=VOCAB)
+  expected = weighed(alone, weight_BT)(*args)
+  to_float = lambda tree: jax.tree.map(lambda x: np.asarray(x, np.float32), tree)
+  chex.assert_trees_all_close(to_float((value, grads)), to_float(expected), rtol=near, atol=near)
 
 
 def _shapes(jaxpr):

@@ -172,6 +172,27 @@ def test_a_collective_that_is_spread_over_fusions_counts_once():
   assert hlo.work(TPU_LIKE, {'attention.py': 4}).sent == {'all-gather': 3 * 16}
 
 
+def test_a_fused_all_reduce_and_slice_counts_as_a_reduce_scatter():
+  text = '\n'.join(
+    [
+      'HloModule m',
+      '',
+      '%all-reduce-scatter.2.clone (x: bf16[64,8]) -> bf16[16,8] {',
+      '  %x = bf16[64,8]{1,0} parameter(0)',
+      '  %whole = bf16[64,8]{1,0} all-reduce(%x), channel_id=3, replica_groups={{0,1,2,3}}, to_apply=%add',
+      '  ROOT %own = bf16[16,8]{1,0} dynamic-slice(%whole, %x), dynamic_slice_sizes={16,8}',
+      '}',
+      '',
+      'ENTRY %main (a: bf16[64,8]) -> bf16[16,8] {',
+      '  %a = bf16[64,8]{1,0} parameter(0)',
+      '  ROOT %f = bf16[16,8]{1,0} fusion(%a), kind=kCustom, calls=%all-reduce-scatter.2.clone',
+      '}',
+      '',
+    ]
+  )
+  assert hlo.work(text, {}).sent == {'reduce-scatter': 64 * 8 * 2}
+
+
 @pytest.mark.parametrize(
   ('groups', 'size'),
   [
