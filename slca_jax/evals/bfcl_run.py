@@ -3,7 +3,6 @@
 The same command goes on where it was killed, and with more categories or entries makes what is missing.
 """
 
-import asyncio
 import collections
 import contextlib
 import dataclasses
@@ -14,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from slca_jax import blocking
 from slca_jax.config import require
 from slca_jax.data.folders import claimed, write_json
 from slca_jax.data.store import Records
@@ -56,7 +56,7 @@ def evaluate(config: EvaluateConfig) -> list[Table]:
     for name in ('python', 'categories'):
       del asked[name]
     remember(folder, lasting(config) | {'bfcl': asked, 'weights': weights_mark(policy.resolve(config.model.path))})
-    asyncio.run(_evaluate(config, folder))
+    blocking.run(_evaluate(config, folder))
     records = {name: latest(folder / name, config.limit) for name in config.bfcl.chosen}
     found = summary_tables(records, config.bfcl.groups, config.intervals, version=config.bfcl.version)
     write_json(folder / 'summary.json', [dataclasses.asdict(table) for table in found])

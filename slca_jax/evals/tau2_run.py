@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
+from slca_jax import blocking
 from slca_jax.config import require
 from slca_jax.data.folders import claimed, write_json
 from slca_jax.evals import results, statistics, tables, tau2
@@ -56,7 +57,7 @@ def evaluate(config: EvaluateConfig) -> list[Table]:
     for name in ('python', 'domains', 'controls', 'user_key_env'):
       del asked[name]
     remember(folder, lasting(config) | {'tau2': asked, 'weights': weights_mark(policy.resolve(config.model.path))})
-    tasks, controls = asyncio.run(_evaluate(config, folder))
+    tasks, controls = blocking.run(_evaluate(config, folder))
     found = summary_tables(_read(config, folder, tasks), controls, config.intervals)
     write_json(folder / 'summary.json', [dataclasses.asdict(table) for table in found])
     tables.write(folder, 'table', found)
