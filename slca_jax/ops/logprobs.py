@@ -191,10 +191,9 @@ def _lay_out(chunk, tokens_BT, source_BT, sampled_BT):
 
 
 def _steps(settings, plan):
-  """Chunks of the fullest row among all that are computed together."""
-  most = jnp.max(plan.valid_BP.sum(1, dtype=jnp.int32), initial=0)
-  shared = _shared(settings.split)
-  return -(-(lax.pmax(most, shared) if shared else most) // settings.chunk)
+  """Chunks of the fullest row of all devices: each turn has collectives, and all devices must turn equally often."""
+  most, rows = jnp.max(plan.valid_BP.sum(1, dtype=jnp.int32), initial=0), settings.split.rows
+  return -(-(lax.pmax(most, rows) if rows else most) // settings.chunk)
 
 
 def _chunk_logits(settings, plan, target_AP, i, hidden_BTD, unembed_VD):
