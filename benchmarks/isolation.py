@@ -1,6 +1,6 @@
 """The isolation law on a run's own rollouts and policy: what summary rewards do to the gradient through tool tokens.
 
-    python benchmarks/isolation.py RUN [RUN …] [--permutations=8 --methods=slca,slca_tara,tara,grpo,toolpo]
+    python benchmarks/isolation.py RUN [RUN …] [--permutations=4 --methods=slca,slca_tara,tara,grpo]
 
 RUN is the folder of a run of launch/train_rl.py or of a study that kept rollouts (`dump_every`) and was finished. Of
 each dumped step its rollouts are laid out as in training, with the rewards of the run and with its summary rewards
@@ -25,7 +25,7 @@ import numpy as np
 from slca_jax.data.store import Trajectories
 from slca_jax.dialogue import Scores, Trajectory
 
-METHODS = ('slca', 'slca_tara', 'tara', 'grpo', 'toolpo')
+METHODS = ('slca', 'slca_tara', 'tara', 'grpo')
 
 
 def permuted(scores: Sequence[Scores], *, seed: int, tool_weight: float) -> list[Scores]:
@@ -119,7 +119,7 @@ def main() -> None:
   """Prints a table of methods."""
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('runs', type=pathlib.Path, nargs='+', metavar='RUN')
-  parser.add_argument('--permutations', type=int, default=8)
+  parser.add_argument('--permutations', type=int, default=4)
   parser.add_argument('--methods', default=','.join(METHODS))
   args = parser.parse_args()
   found = collections.defaultdict(list)
