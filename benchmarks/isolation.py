@@ -13,7 +13,6 @@ import argparse
 import collections
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 import statistics
@@ -41,10 +40,12 @@ def permuted(scores: Sequence[Scores], *, seed: int, tool_weight: float) -> list
 
 
 def dumped(run: pathlib.Path) -> Iterator[tuple[list[Trajectory], list[Scores]]]:
-  """The rollouts of each step that one host dumped, and their scores."""
-  for path in sorted((run / 'rollouts').glob('step_*')):
-    store = Trajectories(path, write=False)
-    pairs = [store[index] for index in range(len(store))]
+  """The rollouts of each dumped step, of all hosts, and their scores."""
+  from slca_jax.report.reading import dumps_of
+
+  for paths in dumps_of(run).values():
+    stores = [Trajectories(path, write=False) for path in paths]
+    pairs = [store[index] for store in stores for index in range(len(store))]
     yield [trajectory for trajectory, _ in pairs], [scores for _, scores in pairs]
 
 
@@ -57,10 +58,9 @@ class Gradients:
     from slca_jax.arrays import TOOL
     from slca_jax.config import build
     from slca_jax.train import policy, probe, settings, steps
+    from slca_jax.train.run import remembered
 
-    kept = json.loads((run / 'config.json').read_text('utf-8'))
-    kept.pop('sha256', None)
-    self._config = config = build(settings.RLConfig, kept)
+    self._config = config = build(settings.RLConfig, remembered(run))
     self.tool_weight = config.scoring.tool_weight
     loaded, start = (
       policy.load(dataclasses.replace(config.model, path=path), config.mesh)

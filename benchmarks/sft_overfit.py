@@ -1,7 +1,7 @@
 """SFT on real rows until it knows them by heart: a policy of the quickstart's size, from random weights.
 
     python benchmarks/sft_overfit.py [--data=DIR --toolrl=40 --steps=600 --kill]
-    python benchmarks/sft_overfit.py --toolrl=1000 --width=192 --layers=3 --steps=3000   # all rows, in a wider policy
+    python benchmarks/sft_overfit.py --toolrl=1000 --width=192 --layers=3 --steps=2500   # all rows, in a wider policy
 
 DIR holds `toucan_preview/` and `toolrl/`: rows of the data that SLCA-GRPO and ToolRL released. All SFT rows of the
 preview and the first `--toolrl` of ToolRL's SFT and RL rows are trained on; a tokenizer is made of them. Prints the

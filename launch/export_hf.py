@@ -3,7 +3,6 @@
 python launch/export_hf.py --run=runs/slca --step=200 --to=exported
 """
 
-import json
 import pathlib
 import sys
 
@@ -24,10 +23,10 @@ def main(arguments: list[str]) -> None:
     raise app.UsageError(f'unknown arguments {arguments[1:]}')
   logging.set_verbosity(logging.WARNING)
   from slca_jax.train import export
+  from slca_jax.train.run import remembered
 
   try:
-    settings = json.loads((pathlib.Path(_RUN.value) / 'config.json').read_text('utf-8'))
-    settings.pop('sha256', None)  # of files, beside the settings
+    settings = remembered(pathlib.Path(_RUN.value))
     config = build(RLConfig if 'group_size' in settings else SFTConfig, settings)
     print(export.export(config, pathlib.Path(_RUN.value), pathlib.Path(_TO.value), step=_STEP.value))
   except FileNotFoundError as error:

@@ -214,6 +214,12 @@ def remember(folder: pathlib.Path, settings: dict[str, Any], *, digests: dict[st
   write_json(path, settings)
 
 
+def remembered(folder: pathlib.Path) -> dict[str, Any]:
+  """The settings that `remember` wrote, without the digests of files beside them; FileNotFoundError without any."""
+  settings = json.loads((folder / 'config.json').read_text('utf-8'))
+  return {name: value for name, value in settings.items() if name != 'sha256'}
+
+
 def _has_begun(folder: pathlib.Path) -> bool:
   return any(path.name.isdigit() for path in (folder / 'checkpoints').glob('*'))
 
