@@ -79,7 +79,8 @@ class Checkpoints:
     """The state and the record of a step (the newest if None), laid out like `template`.
 
     Args:
-      template: a state, or shapes with shardings, of the same structure.
+      template: a state, or shapes with shardings, of the same structure. Arrays are given up before others are read in
+        their place, as a donated argument's are: devices that hold one state need not hold two.
       data: what reads the data; it goes on with the item that came next.
 
     Raises:
@@ -91,6 +92,9 @@ class Checkpoints:
     parts: dict[str, Any] = {'state': ocp.args.StandardRestore(abstract), 'record': ocp.args.JsonRestore()}
     with self._told_if_damaged(step):
       self._require_alike(step, abstract)
+      for leaf in jax.tree.leaves(template):
+        if isinstance(leaf, jax.Array):
+          leaf.delete()
       found = self._manager.restore(step, args=ocp.args.Composite(**parts))
     if data is not None:
       data.set_state(found['record']['data'])

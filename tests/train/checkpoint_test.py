@@ -122,3 +122,19 @@ def test_what_is_saved_stays_though_the_next_update_takes_its_buffers_while_it_i
   found, _ = checkpoints.restore(current)
   checkpoints.close()
   assert same(found, wanted)
+
+
+def test_devices_never_hold_what_is_restored_beside_what_it_replaces(tmp_path, monkeypatch):
+  checkpoints = Checkpoints(tmp_path, Checkpointing())
+  checkpoints.save(1, state(1.0), {'step': 1})
+  checkpoints.wait()
+  template, read, still_there = state(0.0), checkpoints._manager.restore, []
+
+  def watched(*arguments, **named):
+    still_there.extend(leaf for leaf in jax.tree.leaves(template) if not leaf.is_deleted())
+    return read(*arguments, **named)
+
+  monkeypatch.setattr(checkpoints._manager, 'restore', watched)
+  found, _ = checkpoints.restore(template)
+  checkpoints.close()
+  assert same(found, state(1.0)) and not still_there
