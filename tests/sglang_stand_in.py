@@ -35,10 +35,12 @@ class StandIn:
     calls: (path, body, headers) of everything it was asked.
     hold: requests wait after this many tokens, until `let_go`; None holds nobody.
     held: ids of the requests that wait there.
+    gates: path -> an event that its answers wait for.
   """
 
   def __init__(self, *, context: int = 256, hold: int | None = None, version: str = 'default'):
     self.faults: dict[str, deque] = {}
+    self.gates: dict[str, threading.Event] = {}
     self.calls: list[tuple[str, Any, dict[str, str]]] = []
     self.hold, self.held, self.context = hold, set(), context
     self.busy = self.most_busy = 0
@@ -201,6 +203,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     if owner.dead:
       raise ConnectionError
     owner.calls.append((self.path, body, dict(self.headers)))
+    if self.path in owner.gates:
+      owner.gates[self.path].wait()
     ordered = owner.faults.get(self.path)
     fault = ordered.popleft() if ordered else None
     if fault == 'reset':

@@ -34,6 +34,10 @@ class Weights:
 class Fleet:
   """All servers, as one event loop uses them.
 
+  Attributes:
+    weights: what was published last; servers may have older ones still.
+    serving: what draws whatever is asked from now on.
+
   Args:
     context: tokens that the longest request and its answer need.
     ours: addresses on which this run has put weights before; it grows.
@@ -46,7 +50,8 @@ class Fleet:
     self.servers = [Server(url, settings, concurrency=settings.concurrency) for url in settings.servers]
     total = settings.concurrency * len(self.servers)
     self._router = Server(settings.router.rstrip('/'), settings, concurrency=total) if settings.router else None
-    self.loop, self.weights, self.moved = asyncio.get_running_loop(), weights, 0
+    self.loop, self.moved = asyncio.get_running_loop(), 0
+    self.weights = self.serving = weights
     self._settings, self._run, self._needed, self._ours = settings, run, context, ours
     self._homes: dict[str, Server] = {}
     self._fresh = set(self.servers)  # not looked at yet: whoever answers is well
@@ -164,7 +169,9 @@ class Fleet:
   async def _install(self, servers: Sequence[Server], deliver: Deliver) -> None:
     greeted = await self._each(servers, self._greet)
     try:
-      loaded = await deliver(await self._each(greeted, self._pause))
+      paused = await self._each(greeted, self._pause)
+      self.serving = self.weights  # who asks a server that is paused waits for these
+      loaded = await deliver(paused)
     finally:
       await self._each(greeted, self._resume)
     for server in await self._each(loaded, self._verify):

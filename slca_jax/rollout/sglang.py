@@ -222,9 +222,9 @@ class SGLangSampler:
     async with server.gate:
       if not server.live:
         raise Trouble('absent', f'{server.url} was left out before it was asked')
-      newest = fleet.weights.tag.version if fleet.weights else 0
-      if self._settings.pause == 'in_place' and fleet.weights:
-        body = body | {'extra_key': fleet.weights.name}  # nothing was flushed: share prefixes of this version only
+      serving = fleet.serving
+      if self._settings.pause == 'in_place' and serving:
+        body = body | {'extra_key': serving.name}  # nothing was flushed: share prefixes of this version only
       self._running[session] = server, rid
       try:
         answer = await server.fly('/generate', body | {'rid': rid}, **{'X-SMG-Routing-Key': key})
@@ -235,8 +235,9 @@ class SGLangSampler:
       finally:
         self._running.pop(session, None)
     sample = read_answer(answer, self._run, server.url)
-    if sample.versions and sample.versions[-1][0] < newest:
-      raise Trouble('stale', f'{server.url} answered with weights {sample.versions[-1][0]}, the newest are {newest}')
+    if sample.versions and serving and sample.versions[-1][0] < serving.tag.version:
+      drew = sample.versions[-1][0]
+      raise Trouble('stale', f'{server.url} answered with weights {drew}; it was given {serving.tag.version}')
     self._counts['engine/aborts'] += sample.finish == 'abort'
     return sample
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import threading
 
 import pytest
 from sglang_stand_in import following, save
@@ -374,6 +375,29 @@ def test_weights_that_change_in_place_share_no_prefix_with_older_ones(tmp_path, 
   before, beside, after = [body['extra_key'] for body in server.paths('/generate')]
   assert before == beside != after
   assert not any(order['flush_cache'] for order in server.paths('/update_weights_from_disk'))
+
+
+@pytest.mark.parametrize('pause', ['retract', 'abort', 'in_place'])
+def test_what_is_asked_before_the_servers_pause_is_of_the_old_weights(tmp_path, servers, pause):
+  server = servers()
+  engine = sampler(tmp_path, server, pause=pause)
+
+  async def body():
+    await ask(engine)
+    server.gates['/pause_generation'] = threading.Event()
+    publishing = asyncio.create_task(engine.publish(6, 2))
+    await until(lambda: len(server.paths('/pause_generation')) == 2)
+    early = asyncio.create_task(ask(engine, session='b'))
+    await until(lambda: len(server.paths('/generate')) == 2 and not server.busy)
+    server.gates['/pause_generation'].set()
+    await publishing
+    return await early, await ask(engine, session='c'), engine.numbers()
+
+  early, after, numbers = served(engine, body)
+  assert early.versions == ((1, 5),) and after.versions == ((2, 5),)
+  assert numbers['engine/retries'] == numbers['engine/moved'] == 0
+  keys = [body.get('extra_key') for body in server.paths('/generate')]
+  assert keys == [None] * 3 or keys[0] == keys[1] != keys[2]
 
 
 def test_a_sync_pauses_loads_flushes_resumes_and_is_measured(tmp_path, servers):
