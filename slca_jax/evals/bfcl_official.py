@@ -10,7 +10,6 @@ import contextlib
 import copy
 import importlib
 import importlib.util
-import itertools
 import json
 import os
 import pathlib
@@ -19,6 +18,7 @@ import signal
 import sys
 import tempfile
 import types
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +30,10 @@ _IDENTIFIER = re.compile(r'[A-Za-z_]\w*')
 _UNKNOWN = 'not_on_offer()'  # calls nothing, and fails in the official way
 
 Call = tuple[str, dict[str, Any]]
+
+
+class Lost(Exception):
+  """What is asked about was held by a process before this one."""
 
 
 class Official:
@@ -44,7 +48,6 @@ class Official:
     self._data = pathlib.Path(spec.submodule_search_locations[0]) / 'data'
     self._entries: dict[str, dict[str, Any]] = {}
     self._worlds: dict[str, str] = {}
-    self._numbers = itertools.count()
     if version == 4:
       os.environ.setdefault('BFCL_PROJECT_ROOT', tempfile.mkdtemp(prefix='bfcl_'))  # it makes folders when imported
       config = types.ModuleType(f'{name}.constants.model_config')  # the true one imports every vendor's client
@@ -71,7 +74,7 @@ class Official:
 
   def check(self, id: str, calls: list[Call]) -> dict[str, Any]:
     """The verdict on the calls of a single-turn entry."""
-    entry, category = self._entries[id], id.rsplit('_', 1)[0]
+    entry, category = self._entry(id), id.rsplit('_', 1)[0]
     language: Any = language_of(category)
     if self.version == 4:
       language = importlib.import_module(f'{self._package}.constants.enums').Language[language.upper()]
@@ -85,7 +88,7 @@ class Official:
 
   def open(self, id: str) -> str:
     """The name of a fresh world in which the entry begins."""
-    world = f'world{next(self._numbers)}'
+    world = f'world{uuid.uuid4().hex}'  # no number: what outlives this process must not meet another's world
     self._worlds[world] = id
     self._execute(world, [])
     return world
@@ -101,7 +104,7 @@ class Official:
 
   def check_turns(self, id: str, turns: list[list[list[Call]]]) -> dict[str, Any]:
     """The verdict on the calls of a multi-turn entry, by turn and step."""
-    entry, judged = self._entries[id], f'judged{next(self._numbers)}'
+    entry, judged = self._entry(id), f'judged{uuid.uuid4().hex}'
     if len(turns) != len(entry['answer']):
       return {'valid': False, 'error_type': 'multi_turn:force_terminated', 'error': f'{len(turns)} turns'}
     offered = self._offered(id)
@@ -117,6 +120,12 @@ class Official:
     error = str(found.get('error_message', ''))
     return {'valid': found['valid'], 'error_type': found.get('error_type', ''), 'error': error}
 
+  def _entry(self, id: str) -> dict[str, Any]:
+    """The entry, also where a process before this one was asked for its category."""
+    if id not in self._entries:
+      self.entries(id.rsplit('_', 1)[0])
+    return self._entries[id]
+
   def _add_functions(self, entry: dict[str, Any]) -> None:
     """Multi-turn entries name classes: their functions, less those that a later turn brings."""
     functions = [f for name in entry['involved_classes'] for f in _lines(self._documents / self._files[name])]
@@ -127,8 +136,10 @@ class Official:
     entry['function'] = functions
 
   def _execute(self, world: str, calls: list[Call]) -> list[str]:
+    if world not in self._worlds:
+      raise Lost('this world was open in a process that ended')
     id = self._worlds[world]
-    entry, offered, utils = self._entries[id], self._offered(id), self._utils
+    entry, offered, utils = self._entry(id), self._offered(id), self._utils
     out = []
     for call in calls:
       with _deadline(SECONDS):  # a tool that is stopped so answers with the reason
@@ -149,7 +160,7 @@ class Official:
 
   def _offered(self, id: str) -> set[str]:
     """Public methods of the classes of an entry: what the official backend runs, on offer in this turn or not."""
-    entry, out = self._entries[id], set()
+    entry, out = self._entry(id), set()
     for name in entry['involved_classes']:
       module = importlib.import_module(self._paths[name])
       out |= {method for method in dir(getattr(module, name)) if not method.startswith('_')}
@@ -233,7 +244,7 @@ def _lines(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def main(version: int) -> None:
-  """Answers each line {"number": n, "do": method, …arguments} with {"number": n, "answer": …} or "refused": why."""
+  """Answers each line {"number": n, "do": method, …arguments} with its number and "answer", or why: "refused", "lost"."""
   answers = os.fdopen(os.dup(1), 'w', encoding='utf-8', newline='\n')
   os.dup2(2, 1)  # what the packages print is no answer
   official = None
@@ -243,6 +254,8 @@ def main(version: int) -> None:
     try:
       official = official or Official(version)
       told = {'answer': getattr(official, asked.pop('do'))(**asked)}
+    except Lost as error:
+      told = {'lost': str(error)}
     except Exception as error:
       told = {'refused': f'{type(error).__name__}: {error}'}
     answers.write(json.dumps({'number': number, **told}) + '\n')

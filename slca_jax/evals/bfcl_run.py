@@ -56,26 +56,29 @@ def evaluate(config: EvaluateConfig) -> list[Table]:
     for name in ('python', 'categories'):
       del asked[name]
     remember(folder, lasting(config) | {'bfcl': asked, 'weights': weights_mark(policy.resolve(config.model.path))})
-    blocking.run(_evaluate(config, folder))
-    records = {name: latest(folder / name, config.limit) for name in config.bfcl.chosen}
+    asked_for = blocking.run(_evaluate(config, folder))
+    records = {name: latest(folder / name, ids) for name, ids in asked_for.items()}
     found = summary_tables(records, config.bfcl.groups, config.intervals, version=config.bfcl.version)
     write_json(folder / 'summary.json', [dataclasses.asdict(table) for table in found])
     tables.write(folder, 'table', found)
   return found
 
 
-async def _evaluate(config: EvaluateConfig, folder: pathlib.Path) -> None:
+async def _evaluate(config: EvaluateConfig, folder: pathlib.Path) -> dict[str, list[str]]:
+  """Asks what is missing; the ids of all entries that the config wants, by category."""
   official = Official(python=config.bfcl.python, version=config.bfcl.version)
   try:
     with contextlib.ExitStack() as held:
-      works = []
+      works, wanted = [], {}
       for category in config.bfcl.chosen:
         kept = held.enter_context(contextlib.closing(Records(folder / category / 'results.jsonl')))
         done = {one['id'] for one in kept if one['valid'] is not None or not config.redo_failed}
         entries = (await official.entries(category))[: config.limit or None]
+        wanted[category] = [entry.id for entry in entries]
         works.append((kept, [entry for entry in entries if entry.id not in done]))
       if any(missing for _, missing in works):
         await _ask_policy(config, works, official)
+    return wanted
   finally:
     await official.close()
 
@@ -185,10 +188,11 @@ def own_words(
   ], tools
 
 
-def latest(folder: pathlib.Path, limit: int = 0) -> list[Record]:
-  """The last record of every entry, in the order in which entries were first asked."""
+def latest(folder: pathlib.Path, ids: Sequence[str] | None = None) -> list[Record]:
+  """The last record of each of these entries that was asked; of all, as answers came, if None."""
   with contextlib.closing(Records(folder / 'results.jsonl', write=False)) as kept:
-    return list({one['id']: one for one in kept}.values())[: limit or None]
+    known = {one['id']: one for one in kept}
+  return list(known.values()) if ids is None else [known[id] for id in ids if id in known]
 
 
 def summary_tables(

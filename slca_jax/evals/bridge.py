@@ -51,7 +51,8 @@ class Bridge:
     """The script's answer.
 
     Raises:
-      EnvironmentFailure: the process died or took too long; it is started anew for the next question.
+      EnvironmentFailure: the process died or took too long; it is started anew for the next question. Or the question
+        is about something that the process before it held.
       ConfigError: the script refuses, and says why.
     """
     talk = await self._started()
@@ -62,6 +63,8 @@ class Bridge:
       raise EnvironmentFailure(f'{self._python} did not answer {do!r} within {self._seconds:g} s') from error
     except EOFError as error:
       raise EnvironmentFailure(f'{self._python} ended at {do!r}: {error}') from error
+    if 'lost' in told:
+      raise EnvironmentFailure(f'{self._python} at {do!r}: {told["lost"]}')
     if 'refused' in told:
       raise ConfigError(f'{self._command[2]} in {self._python}: {told["refused"]}')
     return told['answer']

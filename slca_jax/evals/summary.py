@@ -104,13 +104,14 @@ def average(folders: Sequence[pathlib.Path]) -> Table:
   """Mean ± sample deviation over runs of what their summaries tell.
 
   Raises:
-    ConfigError: a folder holds no evaluation.
+    ConfigError: a folder holds no evaluation, or one of a benchmark.
   """
   told: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
   for folder in folders:
     path = folder / 'summary.json'
     require(path.is_file(), f'{str(folder)!r} holds no summary.json; name the output of launch/evaluate.py')
     for one in json.loads(path.read_text('utf-8')):
+      require('scores' in one, f'{str(folder)!r} is of a benchmark, whose numbers stand in its table.csv')
       told.setdefault((one['name'], one['mode']), []).append(one['scores'])
   shown = (*SCORES, 'turns', 'calls')
   rows = tuple(

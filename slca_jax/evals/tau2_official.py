@@ -13,10 +13,15 @@ import os
 import queue
 import sys
 import threading
+import uuid
 from typing import Any
 
 AGENT, SOLO = 'slca_jax', 'slca_jax_solo'
 _SIMULATIONS: dict[str, 'Simulation'] = {}
+
+
+class Lost(Exception):
+  """What is asked about was held by a process before this one."""
 
 
 class Simulation:
@@ -132,7 +137,6 @@ class Official:
     os.environ.setdefault('LITELLM_LOCAL_MODEL_COST_MAP', 'True')  # or importing it asks the network
     importlib.import_module('loguru').logger.remove()
     register()
-    self._numbers = itertools.count()
 
   def tasks(self, domain: str, split: str, solo: bool) -> list[str]:
     """The ids of a split's tasks; alone, those that can be worked on without a user."""
@@ -142,13 +146,15 @@ class Official:
 
   def start(self, **settings: Any) -> dict[str, Any]:
     """Starts a simulation: its name and the first event."""
-    name = f'simulation{next(self._numbers)}'
+    name = f'simulation{uuid.uuid4().hex}'  # no number: an agent may outlive this process, and must not speak elsewhere
     simulation = _SIMULATIONS[name] = Simulation(name, settings)
     threading.Thread(target=simulation.run, daemon=True).start()
     return {'run': name, **simulation.events.get()}
 
   def reply(self, run: str, content: str, calls: list[Any]) -> dict[str, Any]:
     """Says the agent's words: the next event."""
+    if run not in _SIMULATIONS:
+      raise Lost('this simulation ran in a process that ended')
     simulation = _SIMULATIONS[run]
     simulation.words.put({'content': content, 'calls': calls})
     return simulation.events.get()
@@ -184,7 +190,7 @@ def _load(module: str) -> Any:
 
 
 def main() -> None:
-  """Answers each line {"number": n, "do": method, …arguments} with {"number": n, "answer": …} or "refused": why."""
+  """Answers each line {"number": n, "do": method, …arguments} with its number and "answer", or why: "refused", "lost"."""
   answers = os.fdopen(os.dup(1), 'w', encoding='utf-8', newline='\n')
   os.dup2(2, 1)  # what the packages print is no answer
   writing, official = threading.Lock(), Official()
@@ -193,6 +199,8 @@ def main() -> None:
     number = asked.pop('number')
     try:
       told = {'answer': getattr(official, asked.pop('do'))(**asked)}
+    except Lost as error:
+      told = {'lost': str(error)}
     except Exception as error:
       told = {'refused': f'{type(error).__name__}: {error}'}
     with writing:

@@ -10,7 +10,7 @@ from evaluation import bfcl_python, evaluation, write_policy
 from slca_jax.chat.calls import render
 from slca_jax.config import build
 from slca_jax.dialogue import ToolCall
-from slca_jax.errors import ConfigError
+from slca_jax.errors import ConfigError, EnvironmentFailure
 from slca_jax.evals import bfcl, bfcl_official, bfcl_run
 from slca_jax.evals.benchmark_settings import BfclSettings
 from slca_jax.evals.bfcl import Entry, Official, judge, judge_strictly
@@ -194,6 +194,18 @@ def test_policy_is_asked_once_and_goes_on(stand_in, folder, tmp_path):
     bfcl_run.evaluate(evaluation(folder, tmp_path / 'out', samples=2, **values))
 
 
+def test_fewer_entries_are_the_first_of_the_category_in_whatever_order_answers_came(stand_in, folder, tmp_path):
+  values = {'benchmark': 'bfcl', 'bfcl': BfclSettings(categories='simple_python', turn_tokens=8)}
+  bfcl_run.evaluate(evaluation(folder, tmp_path / 'out', **values))
+  path = tmp_path / 'out' / 'simple_python' / 'results.jsonl'
+  told = [json.loads(line) | {'valid': False} for line in path.read_text().splitlines()]
+  told.sort(key=lambda one: one['id'], reverse=True)
+  told[-1]['valid'] = True  # the first entry, whose answer came last
+  path.write_text(''.join(json.dumps(one) + '\n' for one in told))
+  [table, _] = bfcl_run.evaluate(evaluation(folder, tmp_path / 'out', limit=1, **values))
+  assert table.rows[0][1] == 1 and table.rows[0][2].mean == 1.0
+
+
 def test_official_checkers_take_gold_and_run_nothing_but_their_own_functions():
   python = bfcl_python()
 
@@ -219,6 +231,29 @@ def test_official_checkers_take_gold_and_run_nothing_but_their_own_functions():
   single, ok, text = asyncio.run(play())
   assert single == [True, False, False] and ok == [True, False, False]
   assert text.startswith('Error during execution: name')
+
+
+def test_entries_outlive_the_official_process_and_worlds_are_lost_with_it():
+  python = bfcl_python()
+
+  async def play():
+    official = Official(python=python if python != sys.executable else '')
+    try:
+      [single, *_], [entry, other, *_] = [await official.entries(name) for name in ('simple_python', 'multi_turn_base')]
+      world = Backend(entry, official)
+      await world.step([ToolCall('pwd', {})])
+      await official.close()  # as if it had been killed: the next question starts it anew
+      again = Backend(other, official)
+      before = await again.step([ToolCall('ls', {})])
+      with pytest.raises(EnvironmentFailure, match='was open in a process that ended'):
+        await world.step([ToolCall('mkdir', {'dir_name': 'strange'})])
+      after = await again.step([ToolCall('ls', {})])
+      right = [('calculate_triangle_area', {'base': 10, 'height': 5, 'unit': 'units'})]
+      return before == after, (await official.check(single, right)).valid
+    finally:
+      await official.close()
+
+  assert asyncio.run(play()) == (True, True)
 
 
 def test_official_checkers_convert_texts_of_java_and_javascript():

@@ -17,6 +17,9 @@ for line in sys.stdin:
     sys.exit('out of luck')
   if do == 'never':
     continue
+  if do == 'old':
+    print(json.dumps({'number': number, 'lost': 'it ran in a process that ended'}), flush=True)
+    continue
   kept.append({'number': number, 'refused': 'no such'} if do == 'odd' else {'number': number, 'answer': asked})
   if do != 'later':
     for told in reversed(kept):
@@ -55,6 +58,8 @@ def test_refusals_and_deaths_are_told_and_the_next_question_starts_anew(script):
     with pytest.raises(EnvironmentFailure, match="ended at 'later'"):
       await waiting
     assert await bridge.ask('now') == {'do': 'now'}
+    with pytest.raises(EnvironmentFailure, match="at 'old': it ran in a process that ended"):
+      await bridge.ask('old')
     await bridge.close()
     hasty = Bridge(script, seconds=0.01)
     with pytest.raises(EnvironmentFailure, match='did not answer'):

@@ -110,6 +110,12 @@ def test_average_over_runs_is_mean_and_sample_deviation(tmp_path):
   assert cells['summary'].mean is None
 
 
+def test_benchmarks_are_not_averaged_as_tasks_of_ones_own(tmp_path):
+  write_json(tmp_path / 'summary.json', [{'title': 'BFCL V4', 'columns': ['category'], 'rows': []}])
+  with pytest.raises(ConfigError, match='is of a benchmark, whose numbers'):
+    average([tmp_path])
+
+
 def test_files_go_by_their_stems_or_a_name_of_their_own(tmp_path):
   for name in ('a.jsonl', 'b.jsonl'):
     (tmp_path / name).write_text('')

@@ -12,7 +12,7 @@ from slca_jax.chat.calls import render
 from slca_jax.chat.template import Template
 from slca_jax.dialogue import Status, ToolCall
 from slca_jax.errors import ConfigError
-from slca_jax.evals import tau2, tau2_run
+from slca_jax.evals import tau2, tau2_official, tau2_run
 from slca_jax.evals.benchmark_settings import Tau2Settings
 from slca_jax.evals.bridge import Bridge
 from slca_jax.evals.statistics import Sampling
@@ -117,6 +117,12 @@ def test_simulations_are_made_once_and_go_on(monkeypatch, folder, tmp_path):
   assert [row[:3] for row in table.rows] == [('mock', 'greedy', 2), ('mock', 'sampled', 2)]
   assert table.rows[0][-3:-1] == ('2/2', '1/2')
   assert json.loads((tmp_path / 'out' / 'mock' / 'controls.json').read_text())['1']['nothing'] == 1.0
+
+
+def test_agent_of_a_process_that_ended_speaks_in_no_other_simulation():
+  official = tau2_official.Official.__new__(tau2_official.Official)  # what it imports first is not needed to refuse
+  with pytest.raises(tau2_official.Lost, match='ran in a process that ended'):
+    official.reply('simulation0', 'hello', [])
 
 
 def test_official_agent_works_alone_on_a_ticket_and_is_rewarded():
