@@ -244,7 +244,7 @@ def _lines(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def main(version: int) -> None:
-  """Answers each line {"number": n, "do": method, …arguments} with its number and "answer", or why: "refused", "lost"."""
+  """Answers each line {"number": n, "do": method, …arguments} with its number and "answer", "refused" or "lost"."""
   answers = os.fdopen(os.dup(1), 'w', encoding='utf-8', newline='\n')
   os.dup2(2, 1)  # what the packages print is no answer
   official = None

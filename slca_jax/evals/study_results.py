@@ -6,6 +6,7 @@ import math
 import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +22,15 @@ Scores = Mapping[str, Mapping[str, float | None]]  # measure: task: score
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-  """A finished run: held-out scores by measure and task, and numbers of its training."""
+  """A finished run: held-out scores by measure and task, and numbers of its training.
+
+  Attributes:
+    tasks: a digest of the held-out tasks; of runs that share it, equal ids are the same tasks.
+  """
 
   scores: Scores
   training: Mapping[str, float]
+  tasks: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,16 +72,18 @@ class Study:
   ) -> tuple[Estimate, dict[int, float]]:
     """Σ weight · score, with its interval over held-out tasks of all seeds, and of each seed alone.
 
-    Tasks are paired: a draw takes a task with the scores of all methods. Numbers of the training are drawn by seeds.
+    Tasks are paired: a draw takes a task with the scores of all methods, and of all seeds that have the same task.
+    Numbers of the training are drawn by seeds.
     """
-    seeds = self.seeds(regime, list(weights))
-    if measure.startswith('grad'):
-      values = [[sum(w * (self.mean(regime, m, seed, measure) or 0.0) for m, w in weights.items())] for seed in seeds]
-    else:
-      values = [list(self._paired(regime, weights, measure, seed)) for seed in seeds]
-    by_seed = {seed: statistics.fmean(found) for seed, found in zip(seeds, values, strict=True) if found}
-    pooled = np.array([value for found in values for value in found], np.float64)
-    [estimate] = bootstrap(pooled[:, None], self.config.intervals)
+    drawn: dict[Any, list[float]] = {}
+    by_seed: dict[int, float] = {}
+    for seed in self.seeds(regime, list(weights)):
+      found = self._contrasts(regime, weights, measure, seed)
+      by_seed |= {seed: statistics.fmean(found.values())} if found else {}
+      for unit, value in found.items():
+        drawn.setdefault(unit, []).append(value)
+    means = np.array([statistics.fmean(values) for values in drawn.values()], np.float64)
+    [estimate] = bootstrap(means[:, None], self.config.intervals)
     return estimate, by_seed
 
   def of_claim(self, regime: str, claim: Claim) -> tuple[Estimate, dict[int, float]]:
@@ -88,12 +96,20 @@ class Study:
       weights[max(done, key=lambda method: self.spread(regime, method, claim.measure).mean or -math.inf)] = -1.0
     return self.contrast(regime, weights, claim.measure)
 
-  def _paired(self, regime: str, weights: Mapping[str, float], measure: str, seed: int):
-    tables = {method: self.runs[regime, method, seed].scores.get(measure, {}) for method in weights}
+  def _contrasts(self, regime: str, weights: Mapping[str, float], measure: str, seed: int) -> dict[Any, float]:
+    """Σ weight · score of each task that all methods have a score for, or of the seed for numbers of the training."""
+    runs = {method: self.runs[regime, method, seed] for method in weights}
+    if measure.startswith('grad'):
+      tables = {method: {'training': run.training.get(measure)} for method, run in runs.items()}
+    else:
+      tables = {method: run.scores.get(measure, {}) for method, run in runs.items()}
+    out: dict[Any, float] = {}
     for task in next(iter(tables.values())):
-      known = {method: table.get(task) for method, table in tables.items()}
-      if all(value is not None for value in known.values()):
-        yield math.fsum(weight * (known[method] or 0.0) for method, weight in weights.items())
+      known = [(weight, value) for method, weight in weights.items() if (value := tables[method].get(task)) is not None]
+      if len(known) == len(weights):
+        digest = '' if measure.startswith('grad') else next(iter(runs.values())).tasks
+        out[digest or seed, task] = math.fsum(weight * value for weight, value in known)
+    return out
 
 
 def read(config: StudyConfig) -> Study:
@@ -116,7 +132,9 @@ def read_job(config: StudyConfig, job: Job) -> Run | None:
     return None
   records = results.read(folder / 'evaluate', 'heldout', GREEDY)
   scores = {measure: results.by_task(records, measure) for measure in results.measures_in(records)}
-  return Run(scores, gradients(folder / 'run' / 'metrics.jsonl'))
+  return Run(
+    scores, gradients(folder / 'run' / 'metrics.jsonl'), results.digests(folder / 'evaluate').get('heldout', '')
+  )
 
 
 def gradients(path: pathlib.Path) -> dict[str, float]:
@@ -124,7 +142,7 @@ def gradients(path: pathlib.Path) -> dict[str, float]:
   if not path.exists():
     return {}
   lines = [json.loads(line) for line in path.read_text('utf-8').splitlines()]
-  norms = [line['grad_norm'] for line in lines if math.isfinite(line.get('grad_norm', math.nan))]
+  norms = [norm for line in lines if (norm := line.get('grad_norm')) is not None]  # null where none was finite
   if len(norms) < 2:
     return {}
   return {'grad_mean': statistics.fmean(norms), 'grad_std': statistics.stdev(norms)}

@@ -43,7 +43,7 @@ def _scores(study: Study, regime: str) -> Table:
   note = (
     f'Greedy on held-out tasks, by an undisturbed judge; mean ± sample standard deviation over seeds. The last column '
     f'is the difference to {baseline}, task by task, with its {_share(study)} bootstrap interval over tasks of all '
-    'seeds; seeds are not drawn anew, so it says nothing of other seeds.'
+    'seeds, one that they share drawn with all its scores; seeds are not drawn anew, so it says nothing of other seeds.'
   )
   return Table(
     f'Judge {regime}: scores', ('method', 'seeds', *SCORES, f'success over {baseline}'), tuple(rows), note=note

@@ -18,8 +18,8 @@ from slca_jax.dialogue import Scores, Status, Trajectory
 from slca_jax.rollout.underway import Span, unwatched
 
 Numbers = dict[str, float]
-# By name what is added up, over rollouts and hosts: (total, None) of a count, (total, how many) of a mean; of a name
-# that ends in max the largest is taken. Ready for JSON.
+# By name what is added up, over rollouts and hosts: (total, None) of a count, (total, how many) of a mean; of a count
+# whose name ends in max the largest is taken. Ready for JSON.
 Tally = dict[str, tuple[float, float | None]]
 _COUNTS = ('skipped_updates', '/tokens', '/dead_groups')
 
@@ -31,9 +31,8 @@ def settle(tallies: Sequence[Mapping[str, Sequence[float | None]]]) -> Numbers:
     parts = [tally[name] for tally in tallies if name in tally]
     total = math.fsum(part[0] or 0 for part in parts)
     counts = [part[1] for part in parts if part[1] is not None]
-    out[name] = total / max(1, sum(counts)) if counts else total
-    if name.endswith('max'):
-      out[name] = max(part[0] or 0 for part in parts)
+    largest = max(part[0] or 0 for part in parts) if name.endswith('max') else total
+    out[name] = total / max(1, sum(counts)) if counts else largest
   return out
 
 

@@ -155,6 +155,32 @@ def test_contrasts_are_paired_by_task_and_told_by_seed():
   assert found.spread('plain', 'slca', 'success').mean == pytest.approx(0.875)
 
 
+def test_a_task_that_several_seeds_share_is_drawn_once_with_all_of_them():
+  outcomes = [1, 0, 0, 1, 1, 0, 1, 0]
+  runs = lambda seeds, digest: {
+    ('plain', method, seed): study_results.Run(
+      {'success': dict(enumerate(float(method == 'slca' and right) for right in outcomes))}, {}, digest
+    )
+    for method in ('slca', 'grpo')
+    for seed in seeds
+  }
+  weights = {'slca': 1.0, 'grpo': -1.0}
+  grid = config(methods=('slca', 'grpo'), regimes=('plain',), seeds=(0, 1, 2))
+  [one, _], [same, by_seed], [other, _] = (
+    study_results.Study(grid, runs(seeds, digest)).contrast('plain', weights)
+    for seeds, digest in (((0,), 'a'), ((0, 1, 2), 'a'), ((0, 1, 2), ''))
+  )
+  assert same == one and by_seed == dict.fromkeys((0, 1, 2), 0.5)  # three looks at eight tasks are eight tasks
+  assert (same.count, other.count) == (8, 24) and other.high - other.low < same.high - same.low
+
+
+def test_a_training_without_gradients_is_left_out_of_their_contrast_and_is_no_zero():
+  found = scored(slca=[[1], [1]], grpo=[[0], [0]])
+  found.runs['plain', 'slca', 1].training.clear()
+  estimate, by_seed = found.contrast('plain', {'grpo': 1.0, 'slca': -1.0}, 'grad_std')
+  assert by_seed == {0: 0.0} and estimate.count == 1 and estimate.mean == 0.0
+
+
 def test_support_effects_are_those_of_the_cell_means():
   # Cells 0.9 (both closed), 0.5 (summary → tool open), 0.8 (tool → summary open), 0.2 (both open).
   means = dict(zip(CELLS, (0.9, 0.5, 0.8, 0.2), strict=True))
@@ -222,6 +248,8 @@ def test_gradients_are_told_of_a_trainings_steps(tmp_path):
   assert study_results.gradients(path) == {}
   path.write_text('\n'.join(json.dumps({'grad_norm': norm}) for norm in (1.0, 2.0, 3.0)))
   assert study_results.gradients(path) == {'grad_mean': 2.0, 'grad_std': 1.0}
+  path.write_text('\n'.join(json.dumps({'grad_norm': norm}) for norm in (1.0, None, 3.0)) + '\n{"step": 4}')
+  assert study_results.gradients(path) == {'grad_mean': 2.0, 'grad_std': pytest.approx(2**0.5)}
 
 
 def test_paths_break_even_where_the_judges_words_take_more_than_the_calls_gain():

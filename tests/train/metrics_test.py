@@ -6,7 +6,7 @@ import time
 import pytest
 
 from slca_jax.dialogue import Observation, Parsed, Scores, Status, Task, ToolCall, Trajectory, Turn
-from slca_jax.train.metrics import Stopwatch, Writer, breakdown, describe
+from slca_jax.train.metrics import Stopwatch, Writer, breakdown, describe, settle, tally
 
 TASK = Task('t', (), ())
 
@@ -36,6 +36,13 @@ def test_absent_scores_are_left_out_and_failed_rollouts_are_only_counted():
 def test_reward_that_is_no_number_counts_as_absent():
   numbers = describe([trajectory()] * 3, [Scores(float('nan'), 0.5), Scores(0.5, float('nan')), Scores(0.5, 0.5)])
   assert numbers['reward/absent'] == 2 and numbers['reward/tool'] == numbers['reward/summary'] == 0.5
+
+
+def test_a_part_of_a_reward_is_averaged_whatever_its_name():
+  why = [{'parts': {'climax': value}} for value in (0.25, 0.75)]
+  told = [tally([trajectory()], [Scores(0.5, why=one)]) for one in why]
+  assert settle(told)['score/own/climax'] == 0.5
+  assert settle([{'stale/max': (2.0, None)}, {'stale/max': (5.0, None)}]) == {'stale/max': 5.0}
 
 
 def test_no_rollouts_have_no_means():
