@@ -21,7 +21,7 @@ SCORES = ('process', 'success', 'name', 'arguments', 'format', 'parallel', 'summ
 BEHAVIOUR = ('parsed', 'no_call', 'turns', 'tool_turns', 'calls', 'gold_calls', 'refused_calls', 'guarded')
 TAGS = ('opens', 'closes', 'valid')
 LENGTHS = ('prompt_tokens', 'response_tokens', 'sampled_tokens')
-_KSWEEP = re.compile(r'(?:.*[_.-])?(random|hard)_k(\d+)')
+_KSWEEP = re.compile(r'(?:(.*)[_.-])?(random|hard)_k(\d+)')  # whose tasks, which distractors, K
 _NOTE = 'Brackets hold {share:.0%} bootstrap intervals over tasks; what could not be had is left out, not 0.'
 
 
@@ -175,19 +175,19 @@ def _table(title: str, summaries: Sequence[Summary], measures: Sequence[str], *,
 
 
 def _over_sizes(summaries: Sequence[Summary], note: str) -> list[Table]:
-  """For each kind of distractors and way to decode, the scores over K."""
-  sweeps: dict[tuple[str, str], list[tuple[int, Summary]]] = {}
+  """For each sweep, kind of distractors and way to decode, the scores over K."""
+  sweeps: dict[tuple[str, str, str], list[tuple[int, Summary]]] = {}
   for one in summaries:
     if match := _KSWEEP.fullmatch(one.name):
-      sweeps.setdefault((match[1], one.mode), []).append((int(match[2]), one))
+      sweeps.setdefault((match[1] or '', match[2], one.mode), []).append((int(match[3]), one))
   return [
     Table(
-      f'{strategy.capitalize()} distractors, {mode}: scores by the number of tools K',
+      f'{f"{of}, {kind}" if of else kind.capitalize()} distractors, {mode}: scores by the number of tools K',
       ('K', 'tasks', *SCORES),
       tuple((size, one.tasks, *(one.scores.get(name) for name in SCORES)) for size, one in sorted(found, key=_size)),
       note=f'{note} K = 0 leaves each task the tools that it has.',
     )
-    for (strategy, mode), found in sweeps.items()
+    for (of, kind, mode), found in sweeps.items()
   ]
 
 

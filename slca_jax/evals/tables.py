@@ -15,6 +15,8 @@ _LATEX = {
   '^': r'\textasciicircum{}',
   '~': r'\textasciitilde{}',
   **{mark: f'\\{mark}' for mark in '&%$#_{}'},
+  **{'<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}'},  # its old fonts have other letters there
+  **{'−': '$-$', '±': r'$\pm$', '→': r'$\rightarrow$', 'Δ': r'$\Delta$', 'τ': r'$\tau$', '²': '$^2$'},
 }
 _ABSENT = '–'
 
@@ -50,7 +52,7 @@ def markdown(table: Table) -> str:
 
 def latex(table: Table) -> str:
   """The table as a floating one for LaTeX with the package booktabs."""
-  text = lambda cell: _escape_latex(_text(cell, table.digits)).replace('±', r'$\pm$').replace('−', '$-$')
+  text = lambda cell: _escape_latex(_text(cell, table.digits))
   align = ''.join('r' if numeric else 'l' for numeric in _numeric(table))
   lines = [r'\begin{table}', r'\centering', rf'\caption{{{_escape_latex(table.title)}}}']
   lines += [rf'\begin{{tabular}}{{{align}}}', r'\toprule', f'{" & ".join(map(_escape_latex, table.columns))} \\\\']
@@ -60,17 +62,17 @@ def latex(table: Table) -> str:
 
 
 def comma_separated(table: Table) -> str:
-  """The table as CSV with all digits; an interval or a spread takes columns of its own beside its mean."""
+  """The table as CSV with all digits; an interval or a spread takes columns of its own beside its mean.
+
+  The first column, `table`, is the title in every row: several tables in a file are told apart by it.
+  """
   parts = [next((_parts(row[i]) for row in table.rows if _parts(row[i])), {}) for i in range(len(table.columns))]
   out = io.StringIO()
   writer = csv.writer(out, lineterminator='\n')
-  writer.writerow(
-    name
-    for column, more in zip(table.columns, parts, strict=True)
-    for name in [column, *(f'{column} {m}' for m in more)]
-  )
+  named = zip(table.columns, parts, strict=True)
+  writer.writerow(['table', *(name for column, more in named for name in [column, *(f'{column} {m}' for m in more)])])
   for row in table.rows:
-    cells: list[str | int | float | None] = []
+    cells: list[str | int | float | None] = [table.title]
     for cell, more in zip(row, parts, strict=True):
       cells += [_mean(cell), *(_parts(cell).get(name) for name in more)]
     writer.writerow('' if cell is None else cell for cell in cells)

@@ -73,11 +73,12 @@ def test_rollout_that_was_made_again_counts_once_as_it_is_now():
 
 
 def test_sweep_gets_a_table_for_each_kind_of_distractors_by_growing_size():
-  names = ['hard_k20', 'hard_k5', 'random_k5', 'bench.hard_k0', 'heldout', 'hard_kx']
+  names = ['hard_k20', 'hard_k5', 'random_k5', 'bench.hard_k0', 'bench.hard_k5', 'heldout', 'hard_kx']
   found = [summarise(name, 'greedy', [record(0, process=0.5, success=1.0)], FEW) for name in names]
-  hard, random = [table for table in tables(found, FEW) if table.columns[0] == 'K']
-  assert hard.title.startswith('Hard distractors') and [row[0] for row in hard.rows] == [0, 5, 20]
+  hard, random, other = [table for table in tables(found, FEW) if table.columns[0] == 'K']
+  assert hard.title.startswith('Hard distractors') and [row[0] for row in hard.rows] == [5, 20]
   assert [row[0] for row in random.rows] == [5]
+  assert other.title.startswith('bench, hard distractors') and [row[0] for row in other.rows] == [0, 5]
 
 
 def test_comparison_pairs_tasks_and_tells_when_it_is_clear(tmp_path):

@@ -35,17 +35,21 @@ def test_markdown_aligns_numbers_and_escapes_bars():
 
 def test_latex_escapes_what_it_would_read():
   text = latex(TABLE)
-  assert r'\caption{Scores of a\_b \& c|d}' in text and r'\begin{tabular}{lrrrr}' in text
+  assert r'\caption{Scores of a\_b \& c\textbar{}d}' in text and r'\begin{tabular}{lrrrr}' in text
   assert r'50\%\_\$ & 7 & – & 0.50 & – \\' in text
   assert r'0.50 $\pm$ 0.25 & $-$0.50 [$-$1.00, $-$0.25] \\' in text
   backslash = latex(Table('t', ('a',), (('x\\y^z~',),)))
   assert r'x\textbackslash{}y\textasciicircum{}z\textasciitilde{}' in backslash
+  signs = latex(Table('τ² → b', ('Δ', 'a − b'), (('<x>', '±'),), note='±'))
+  assert r'\caption{$\tau$$^2$ $\rightarrow$ b}' in signs and r'$\Delta$ & a $-$ b \\' in signs
+  assert r'\textless{}x\textgreater{} & $\pm$ \\' in signs and r'\par $\pm$' in signs
 
 
 def test_csv_holds_all_digits_and_the_parts_of_an_interval():
   rows = list(csv.DictReader(comma_separated(TABLE).splitlines()))
   assert rows[0]['success'] == '0.8125' and rows[0]['success low'] == '0.75' and rows[0]['success absent'] == '2'
   assert rows[0]['runs std'] == '0.25' and rows[0]['runs runs'] == '3' and rows[0]['Δ'] == '-0.5'
+  assert [row['table'] for row in rows] == ['Scores of a_b & c|d'] * 2
   assert rows[1]['success'] == '' and rows[1]['success absent'] == '5' and rows[1]['Δ'] == rows[1]['Δ low'] == ''
 
 
