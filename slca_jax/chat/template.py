@@ -66,11 +66,19 @@ class Template:
     if self._backend is None:
       raise TemplateError(f'{type(tokenizer).__name__} is no fast tokenizer; save it with a tokenizer.json')
     if not tokenizer.chat_template and 'chat_template' not in (options or {}):
-      raise TemplateError("the tokenizer has no chat template; pass one as options={'chat_template': ...}")
+      raise TemplateError(
+        'the tokenizer has no chat template; take the one of its family that follows instructions, or give a template '
+        "as model.template={'chat_template': '…'}"
+      )
     self._options = dict(options or {})
     self._known = frozenset(tokenizer.get_vocab().values())
     self.vocab_size = max(self._known) + 1
     self._encode = functools.lru_cache(_CACHED)(self._encode_text)
+    if not self._encode(_QUESTION.content):  # without its files a tokenizer has the special tokens alone
+      raise TemplateError(
+        f'the tokenizer makes no ids of {_QUESTION.content!r}; its files are not all there: tokenizer.json, or '
+        'vocab.json and merges.txt'
+      )
     self._reply = functools.lru_cache(_CACHED)(self._after)
     self.native = _TOOL.name in self._apply([{'role': 'user', 'content': 'question'}], (_TOOL,), True)
     self._header = self._text([_QUESTION], (), generate=True)
@@ -139,6 +147,13 @@ class Template:
       pieces.append(Piece(self.turn(message), message.learn))
       pending = []
     return pieces
+
+  @functools.cached_property
+  def needed_ids(self) -> frozenset[int]:
+    """The ids of a dialogue with tools, calls and results, and those that end a turn: no rollout does without."""
+    dialogue = [_QUESTION, Message('assistant', 'words', _CALLS), *_SEEN, Message('assistant', 'words')]
+    pieces = self.dialogue(dialogue, (_TOOL,))
+    return frozenset([*self.stop_ids, *(token for piece in pieces for token in piece.tokens)])
 
   @functools.cached_property
   def digest(self) -> str:

@@ -16,10 +16,14 @@ def claimed(folder: pathlib.Path) -> Iterator[None]:
   """Holds the folder for this process; its end, however it comes, gives it free.
 
   Raises:
-    ConfigError: another process holds it.
+    ConfigError: another process holds it, or nothing can be written there.
   """
-  folder.mkdir(parents=True, exist_ok=True)
-  with open(folder / '.lock', 'w', encoding='utf-8') as lock:
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    opened = open(folder / '.lock', 'w', encoding='utf-8')  # noqa: SIM115 (closed by the block below)
+  except OSError as error:
+    raise ConfigError(f'{folder} cannot be written: {error.strerror or error}; choose another output') from error
+  with opened as lock:
     try:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -48,7 +48,10 @@ class RowPlan:
     """
     self._items = [index for index, size in enumerate(sizes) if size]
     if not self._items:
-      raise DataError('not one dialogue can be rendered and fits a row; there is nothing to train on')
+      raise DataError(
+        f'not one of {len(sizes)} dialogues can be rendered and fits a row of {length} tokens, the last of '
+        'batching.lengths; there is nothing to train on'
+      )
     self._sizes, self._length, self._rows, self._window, self._seed = sizes, length, rows, window, seed
     self._starts = [0]  # row at which each epoch known so far begins
     self._epoch, self._packed = -1, list[list[int]]()

@@ -33,6 +33,8 @@ def read_config(path: str | pathlib.Path) -> TransformerConfig:
   if config is None:
     raise WeightsError(f'{file} does not exist; name the directory of a Hugging Face checkpoint')
   family = config.get('model_type')
+  if family is None and (file.parent / 'model' / CONFIG).exists():
+    raise WeightsError(f'{file.parent} is the folder of a run; its model is {file.parent / "model"}')
   if family not in _ARCHITECTURES:
     raise WeightsError(f'{file}: model_type is {family!r}; supported are {", ".join(sorted(_ARCHITECTURES))}')
   _refuse_unsupported(config, file)

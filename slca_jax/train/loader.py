@@ -96,7 +96,7 @@ def open_batches(
   source: Any
   found = encoded(loaded, config) if config.data.encoded else dialogues
   if config.packing.rows:
-    source = RowBatches(found, loaded, config, remembered=folder / 'sizes.npy')
+    source = RowBatches(found, loaded, config, remembered=folder / 'sizes.npz')
   else:
     source = DialogueBatches(found, loaded, config)
   ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
@@ -106,11 +106,9 @@ def open_batches(
 def encoded(loaded: policy.Loaded, config: SFTConfig) -> Encoded:
   """The ids of `data.train` in the folder `data.encoded`, which the first host fills if they are not there."""
   folder, learned = pathlib.Path(config.data.encoded), config.learned
-  longest = min(config.batching.lengths[-1], loaded.config.context)
-  key = key_of(config.data.train, loaded.template.digest, dataclasses.asdict(learned), longest)
   one = lambda dialogue: usable(select(dialogue, learned), loaded, config.batching, learned)
   hosts.agree(
-    lambda: encode_to(folder, stream_dialogues(config.data.train), one, key=key),
+    lambda: encode_to(folder, stream_dialogues(config.data.train), one, key=_key(loaded, config)),
     first_only=True,
   )
   return Encoded(folder)
@@ -177,10 +175,10 @@ def sizes_of(dialogues: Demonstrated, loaded: policy.Loaded, config: SFTConfig, 
   """Tokens of every dialogue, 0 for those that are left out."""
   if isinstance(dialogues, Encoded):
     return dialogues.sizes.tolist()
-  # The run's folder refuses other data and other settings, so what it remembers are these dialogues' sizes.
+  key = _key(loaded, config)  # a start that left no checkpoint may have had other data or settings
 
   def encode_all() -> None:
-    if remembered.exists():
+    if _remembered(remembered, key) is not None:
       return
     sizes = []
     for dialogue in tqdm.tqdm(dialogues, desc='encode', unit='dialogue', dynamic_ncols=True, mininterval=1.0):
@@ -188,8 +186,25 @@ def sizes_of(dialogues: Demonstrated, loaded: policy.Loaded, config: SFTConfig, 
       sizes.append(example.size if example else 0)
     part = remembered.with_suffix('.part')
     with open(part, 'wb') as file:
-      np.save(file, np.array(sizes, np.int32))
+      np.savez(file, key=key, sizes=np.array(sizes, np.int32))
     os.replace(part, remembered)
 
   hosts.agree(encode_all, first_only=True)
-  return np.load(remembered).tolist()
+  return cast(list[int], _remembered(remembered, key))
+
+
+def _remembered(path: pathlib.Path, key: str) -> list[int] | None:
+  """The sizes in a file, None if they are of other data or settings, or if there are none."""
+  if not path.exists():
+    return None
+  with np.load(path) as found:
+    return found['sizes'].tolist() if str(found['key']) == key else None
+
+
+def _key(loaded: policy.Loaded, config: SFTConfig) -> str:
+  """Equal where all that decides about ids is: the file, the tokenizer, what is learned, the longest row."""
+  return key_of(config.data.train, loaded.template.digest, dataclasses.asdict(config.learned), _longest(loaded, config))
+
+
+def _longest(loaded: policy.Loaded, config: SFTConfig) -> int:
+  return min(config.batching.lengths[-1], loaded.config.context)

@@ -1,6 +1,7 @@
 """The policy of a run: its graph and weights on the mesh, its template, and the state of a fresh optimiser."""
 
 import dataclasses
+import logging
 import math
 import pathlib
 from typing import Any
@@ -15,6 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from slca_jax.arrays import TrainState
 from slca_jax.chat.template import Template, load_template
 from slca_jax.config import require
+from slca_jax.errors import WeightsError
 from slca_jax.nn import sharding, weights
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.nn.hf_config import read_config
@@ -114,16 +116,32 @@ def load(model: Model, shape: MeshShape) -> Loaded:
 
   Raises:
     ConfigError: no path, or a mesh that does not fit the devices.
-    WeightsError, TemplateError: the folder does not hold what it should.
+    WeightsError, TemplateError: the folder does not hold what it should, or the hub does not give it.
   """
   check(model)
   folder = resolve(model.path)
   config = dataclasses.replace(read_config(folder), **model.numerics)
   mesh = sharding.make_mesh(data=shape.data, fsdp=shape.fsdp, tensor=shape.tensor)
   template = load_template(folder, options=model.template)
+  check_vocabulary(template, config.vocab, folder)
   params = weights.load_hf(folder, config, mesh)
   graph, _ = abstract_model(config)
   return Loaded(folder, config, mesh, graph, params, template)
+
+
+def check_vocabulary(template: Template, vocab: int, folder: pathlib.Path) -> None:
+  """Raises WeightsError if the template needs ids that the model lacks: a look-up takes another's in silence."""
+  beyond = sorted(token for token in template.needed_ids if token >= vocab)
+  if beyond:
+    raise WeightsError(
+      f'{folder}: the tokenizer gives {template.decode(beyond, stops=True)!r} the ids {beyond}, the model has {vocab} '
+      'tokens; take the tokenizer that belongs to it, or resize the embeddings'
+    )
+  if template.vocab_size > vocab:
+    logging.warning(
+      '%s: the tokenizer has ids up to %d, the model %d tokens; a text with one of the others is read wrongly',
+      *(folder, template.vocab_size - 1, vocab),
+    )
 
 
 def check_rows(micro_rows: int, mesh: jax.sharding.Mesh) -> None:
@@ -136,14 +154,21 @@ def check_rows(micro_rows: int, mesh: jax.sharding.Mesh) -> None:
 
 
 def resolve(path: str) -> pathlib.Path:
-  """The local folder of a checkpoint; a hub name is downloaded into the hub's cache."""
+  """The local folder of a checkpoint; a hub name is downloaded into the hub's cache. Raises WeightsError without it."""
   folder = pathlib.Path(path).expanduser()
   if folder.is_dir():
     return folder
   from huggingface_hub import snapshot_download  # only a run that names a hub model needs the network
 
   wanted = ['*.json', '*.safetensors', '*.jinja', '*.txt', '*.model']
-  return pathlib.Path(snapshot_download(path, allow_patterns=wanted))
+  try:
+    return pathlib.Path(snapshot_download(path, allow_patterns=wanted))
+  except (OSError, ValueError) as error:
+    reason = str(error).splitlines()[0]
+    raise WeightsError(
+      f'{path!r} is no folder here, and cannot be fetched from the hub: {type(error).__name__}: {reason}; check the '
+      'name, the network, and HF_TOKEN where access is granted to accounts'
+    ) from error
 
 
 def init_state(

@@ -1,5 +1,7 @@
 """Laws of prompts, replies and demonstrations, on tokenizers small enough to read."""
 
+import json
+
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -260,6 +262,23 @@ def test_loads_a_saved_folder_with_every_eos_of_its_generation_config(tmp_path):
   assert load_template(tmp_path).stop_ids == (2, 0)
   with pytest.raises(TemplateError, match='nowhere'):
     load_template(tmp_path / 'nowhere')
+
+
+def test_folder_that_lost_its_words_is_refused_though_special_tokens_are_known(tmp_path):
+  byte_tokenizer().save_pretrained(tmp_path)
+  words = tmp_path / 'tokenizer.json'
+  kept = json.loads(words.read_text())
+  kept['model'] |= {'vocab': {}, 'merges': []}  # as where transformers makes up for a file that is missing
+  words.write_text(json.dumps(kept))
+  with pytest.raises(TemplateError, match=r"makes no ids of 'question'.*tokenizer\.json"):
+    load_template(tmp_path)
+
+
+def test_needed_ids_are_those_of_all_that_a_rollout_writes():
+  template = Template(byte_tokenizer())
+  answer = template.turn(Message('assistant', 'words'))
+  assert {*answer, *template.stop_ids, *template.encode('zqseen1')} <= template.needed_ids
+  assert max(template.needed_ids) < template.vocab_size
 
 
 def test_tools_are_described_as_functions():

@@ -67,5 +67,5 @@ def test_no_batch_holds_more_than_the_bound():
 
 
 def test_nothing_to_train_on_is_said():
-  with pytest.raises(DataError, match='not one dialogue'):
+  with pytest.raises(DataError, match='not one of'):
     plan_of([0, 0])

@@ -190,13 +190,24 @@ def test_full_rows_are_of_one_shape_and_hold_what_their_plan_says(folder):
   settings = config(folder, 'shapes', batching=Layout((256,), 4), packing=s.Packing(rows=4, window=6))
   loaded = policy.load(settings.model, MESH)
   dialogues = [LONG, *read_dialogues(folder / 'train.jsonl')]
-  source = RowBatches(dialogues, loaded, settings, remembered=folder / 'sizes.npy')
+  source = RowBatches(dialogues, loaded, settings, remembered=folder / 'sizes.npz')
   batches = [source[step][0] for step in range(4)]
   assert len({str(jax.tree.map(jnp.shape, batch)) for batch in batches}) == 1
   sizes = [0, *(encode(dialogue, loaded.template).size for dialogue in dialogues[1:])]
-  assert np.load(folder / 'sizes.npy').tolist() == sizes
-  again = RowBatches(dialogues, loaded, settings, remembered=folder / 'sizes.npy')  # from the sizes it remembers
+  assert np.load(folder / 'sizes.npz')['sizes'].tolist() == sizes
+  again = RowBatches(dialogues, loaded, settings, remembered=folder / 'sizes.npz')  # from the sizes it remembers
   jax.tree.map(np.testing.assert_array_equal, again[3][0], batches[3])
+
+
+def test_start_that_was_given_up_leaves_no_sizes_of_its_shorter_rows_or_other_data(folder):
+  settings = config(folder, 'given_up', batching=Layout((16,), 4), packing=s.Packing(rows=4, window=6))
+  with pytest.raises(DataError, match=r'not one of 12 dialogues .* row of 16 tokens'):
+    sft.train(settings)
+  write_dialogues(read_dialogues(folder / 'train.jsonl')[:8], folder / 'fewer.jsonl')
+  fewer = s.Demonstrations(str(folder / 'fewer.jsonl'))
+  sft.train(dataclasses.replace(settings, batching=Layout((256,), 4), data=fewer, steps=1))
+  examples = [encode(one, policy.load(settings.model, MESH).template) for one in read_dialogues(fewer.train)]
+  assert np.load(folder / 'given_up' / 'sizes.npz')['sizes'].tolist() == [example.size for example in examples]
 
 
 def test_dialogue_of_which_nothing_is_learned_is_refused_before_anything_is_written(folder):
