@@ -5,6 +5,7 @@ hidden units and vocabulary). A row is split only between layers, over `tensor`.
 `jax.set_mesh(mesh)`.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -164,12 +165,26 @@ def look_up(table_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
   Each device looks the tokens of all rows up in its own columns, and rows are exchanged for columns: that is less than
   the table, whose gradient then is not exchanged at all.
   """
-  mesh = jax.sharding.get_abstract_mesh()
+  mesh, rows_of = jax.sharding.get_abstract_mesh(), functools.partial(_rows_of, table_VD.shape[0], table_VD.dtype)
   if not _ours(mesh) or not _divides(mesh, 'fsdp', table_VD.shape[1]):
-    return table_VD[tokens_BT]
+    return rows_of(table_VD, tokens_BT)
   data = 'data' if _divides(mesh, 'data', tokens_BT.shape[0]) else None
   tokens_BT = jax.lax.with_sharding_constraint(tokens_BT, PartitionSpec(data, None))
-  return jax.lax.with_sharding_constraint(table_VD[tokens_BT], PartitionSpec(data, None, 'fsdp'))
+  return jax.lax.with_sharding_constraint(rows_of(table_VD, tokens_BT), PartitionSpec(data, None, 'fsdp'))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _rows_of(vocab, dtype, table_VD, tokens_BT):
+  return table_VD[tokens_BT]
+
+
+def _rows_backward(vocab, dtype, tokens_BT, grad_BTD):
+  # One by one in float32: a sum in bfloat16 stands still after some hundred of a common token's gradients.
+  grad_VD = jnp.zeros((vocab, grad_BTD.shape[-1]), jnp.float32)
+  return grad_VD.at[tokens_BT].add(grad_BTD.astype(jnp.float32)).astype(dtype), None
+
+
+_rows_of.defvjp(lambda vocab, dtype, table_VD, tokens_BT: (table_VD[tokens_BT], tokens_BT), _rows_backward)
 
 
 def split_vocabulary(unembed_VD: jax.Array, rows: int) -> tuple[jax.Array, Split | None]:

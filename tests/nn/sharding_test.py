@@ -1,5 +1,7 @@
 """The mesh and the rules on simulated devices."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,6 +64,20 @@ def test_a_table_is_looked_up_in_parts_and_never_gathered(shape):
   np.add.at(expected_VD, np.asarray(tokens_BT), np.asarray(2 * table_VD[tokens_BT] * weight_BTD))
   np.testing.assert_allclose(grad_VD, expected_VD, rtol=1e-5, atol=1e-3)
   assert 'f32[64,16]' not in compiled.as_text()
+
+
+@pytest.mark.parametrize('shape', [None, dict(data=2, fsdp=2, tensor=2)], ids=str)
+def test_a_common_token_receives_all_of_its_gradients_in_bfloat16(shape):
+  # 4,096 times 1 is 4,096; a sum in bfloat16 stands still at 256, where 1 is half a step.
+  table_VD, tokens_BT = jnp.ones((8, 4), jnp.bfloat16), jnp.full((4, 1024), 3, jnp.int32)
+  with jax.set_mesh(sharding.make_mesh(**shape)) if shape else contextlib.nullcontext():
+    grad_VD = jax.jit(jax.grad(lambda table_VD: jnp.sum(sharding.look_up(table_VD, tokens_BT), dtype=jnp.float32)))(
+      table_VD
+    )
+  assert grad_VD.dtype == jnp.bfloat16
+  np.testing.assert_array_equal(
+    grad_VD.astype(jnp.float32), np.where(np.arange(8)[:, None] == 3, 4096.0, 0.0) + [0] * 4
+  )
 
 
 @pytest.mark.parametrize('vocab', [61, 64])
