@@ -51,10 +51,13 @@ _FREE_PARTS = (
 
 _RUNS = itertools.count()  # every process of a run has begun as many as the others
 _LOOK_SECONDS, _GRACE_SECONDS = 0.5, 15.0
+_STOPPING = b'\nThe run saves what it has and ends; the same command goes on with it. Ctrl-C again ends it at once.\n'
 
 
 class Stop:
-  """Whether the run was asked to stop. SIGTERM asks; the loop saves at the next border of a step and ends.
+  """Whether the run was asked to stop. SIGTERM and Ctrl-C ask; the loop saves at the next border of a step and ends.
+
+  A second Ctrl-C interrupts at once.
 
   Attributes:
     requested: here, or on any host of the run.
@@ -67,15 +70,19 @@ class Stop:
 
   @contextlib.contextmanager
   def listening(self) -> Iterator['Stop']:
-    """Listens for SIGTERM inside the block."""
-    before = signal.signal(signal.SIGTERM, self._ask)
+    """Listens for SIGTERM and SIGINT inside the block."""
+    before = {number: signal.signal(number, self._ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
       yield self
     finally:
-      signal.signal(signal.SIGTERM, before)
+      for number, handler in before.items():
+        signal.signal(number, handler)
 
-  def _ask(self, *_: Any) -> None:
+  def _ask(self, number: int, _: Any) -> None:
     self.requested = True
+    if number == signal.SIGINT:
+      signal.signal(signal.SIGINT, signal.default_int_handler)
+      os.write(2, _STOPPING)  # a handler may stand inside of a print
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -139,3 +140,14 @@ def test_run_of_one_process_asks_nobody():
 
 if __name__ == '__main__':
   join(int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3]))
+
+
+def test_first_interrupt_asks_to_save_and_the_second_one_interrupts(capfd):
+  before, stop = signal.getsignal(signal.SIGINT), Stop()
+  with stop.listening():
+    signal.raise_signal(signal.SIGINT)
+    assert stop.requested
+    assert 'Ctrl-C again ends it at once' in capfd.readouterr().err
+    with pytest.raises(KeyboardInterrupt):
+      signal.raise_signal(signal.SIGINT)
+  assert signal.getsignal(signal.SIGINT) is before
