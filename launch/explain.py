@@ -11,6 +11,7 @@ Text is coloured by segment and by what is learned; NO_COLOR and pipes get it pl
 
 import os
 import pathlib
+import shutil
 import sys
 
 from absl import app, flags, logging
@@ -36,7 +37,8 @@ def show_run(run: pathlib.Path, color: bool) -> str:
   if _EXAMPLE.value:
     example.write_example(run)
   if _ROLLOUT.value:
-    return terminal.rollout_text(run, _ROLLOUT.value, color=color)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    return terminal.rollout_text(run, _ROLLOUT.value, color=color, width=width)
   written = page.write_report(run, most=_ROLLOUTS.value, steps=tuple(map(int, _STEPS.value)))
   if _PICTURE.value:
     browser.take(written, _VIEW.value, pathlib.Path(_PICTURE.value))

@@ -82,7 +82,7 @@ def _entry(r: int, sampled: Sequence[Sampled], segments: Sequence[tuple[str, ...
     'sizes': [sum(len(trajectory.turns[turn].tokens) for turn in run) for run in runs_of(trajectory)],
     'calls': sum(len(turn.calls) for turn in trajectory.turns),
     'rewards': [_channels(method.scores[r]) for method in methods],
-    'advantages': [[] if method.absent else [round(a, 5) for a in method.advantages[r]] for method in methods],
+    'advantages': [[] if method.absent else [_number(a) for a in method.advantages[r]] for method in methods],
     'conflict': _conflict(segments[r], methods, r),
   }
 

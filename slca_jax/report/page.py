@@ -67,7 +67,7 @@ def page_of(model: Model) -> str:
 
 
 def to_json(value: Any) -> str:
-  """JSON in ASCII that stays inside a script element whatever it holds; NaN and infinity become null."""
+  """JSON in ASCII that stays inside a script element whatever it holds. Raises ValueError for NaN and infinity."""
   text = json.dumps(value, separators=(',', ':'), allow_nan=False)
   return ''.join(_UNSAFE.get(letter, letter) for letter in text) if any(c in text for c in _UNSAFE) else text
 

@@ -89,7 +89,8 @@ def metrics_of(run: pathlib.Path) -> list[dict[str, float | None]]:
 
 
 def dumps_of(run: pathlib.Path) -> dict[int, list[pathlib.Path]]:
-  """The folders of rollouts by step, in order; several hosts leave one each.
+  """The folders of rollouts by step, in order; several hosts leave one each. Of a step that is being written, or was
+  when its run was killed, those that hold a whole rollout.
 
   Raises:
     DataError: there are none.
@@ -97,7 +98,7 @@ def dumps_of(run: pathlib.Path) -> dict[int, list[pathlib.Path]]:
   found: dict[int, list[pathlib.Path]] = {}
   folder = run / 'rollouts'
   for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-    if (name := _STEP.fullmatch(path.name)) and (path / 'rollouts.jsonl').exists():
+    if (name := _STEP.fullmatch(path.name)) and _holds_any(path / 'rollouts.jsonl'):
       found.setdefault(int(name[1]), []).append(path)
   if not found:
     raise DataError(f'{folder} holds no rollouts; name the output of a run that was trained with dump_every > 0')
@@ -128,6 +129,13 @@ def sampled_in(run: pathlib.Path, *, most: int = 1000, steps: Sequence[int] = ()
     last = max(border, default=None)
     out += [one for one in rollouts if last is None or one.trajectory.group <= last] if room > 0 else []
   return out
+
+
+def _holds_any(file: pathlib.Path) -> bool:
+  if not file.exists():
+    return False
+  with open(file, 'rb') as lines:
+    return lines.readline().endswith(b'\n')
 
 
 def _spread(steps: list[int], dumps: Mapping[int, list[pathlib.Path]], most: int) -> list[int]:

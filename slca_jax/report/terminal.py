@@ -12,13 +12,16 @@ from slca_jax.report.reading import Sampled, sampled_in, settings_of
 from slca_jax.report.reasons import Json, reasons_of
 from slca_jax.report.texts import visible
 
+_CELL = 9  # characters of an advantage
 
-def rollout_text(run: pathlib.Path, name: str, *, color: bool = False) -> str:
+
+def rollout_text(run: pathlib.Path, name: str, *, color: bool = False, width: int = 0) -> str:
   """The text of one stored rollout.
 
   Args:
     name: step, group and rollout as the report shows them, such as 12.3.1; rollouts count from 1.
     color: with escape sequences; otherwise ⟦ ⟧ stand around what is learned.
+    width: characters that a line of the terminal holds, 0 if it does not matter.
 
   Raises:
     DataError: the name is none, or there is no such rollout.
@@ -37,7 +40,7 @@ def rollout_text(run: pathlib.Path, name: str, *, color: bool = False) -> str:
   kinds = segments_of([one.trajectory for one in siblings], unfinished=settings.objective.unfinished)[at]
   one, template = siblings[at], template_of(settings)
   why = reasons_of(one.trajectory, one.scores, settings.scoring.weights)
-  lines = [_title(one), advantages_text(methods, at, kinds), '', legend(color=color)]
+  lines = [_title(one), advantages_text(methods, at, kinds, width=width), '', legend(color=color)]
   return '\n'.join([*lines, paint(spans_of(one, kinds, template), color=color), '', reasons_text(why), ''])
 
 
@@ -67,13 +70,19 @@ def placed_spans(one: Sampled, kinds: Sequence[str], template: Template | None) 
       yield from ((Span(f'\n[tool]\n{seen.content}\n', 'world'), -1) for seen in turn.observations)
 
 
-def advantages_text(methods: Sequence[Credit], at: int, kinds: Sequence[str]) -> str:
-  """The advantages of one of the rollouts that `methods` are of: methods down, runs across."""
+def advantages_text(methods: Sequence[Credit], at: int, kinds: Sequence[str], *, width: int = 0) -> str:
+  """The advantages of one of the rollouts that `methods` are of: methods down, runs across, as many as fit."""
   heads = ['answer' if kind == 'summary' else f'turn {run + 1}' for run, kind in enumerate(kinds)]
-  lines = [f'{"advantage":10}' + ''.join(f'{head:>9}' for head in heads)]
-  for method in methods:
-    cells = ''.join(f'{advantage:+9.3f}' for advantage in method.advantages[at])
-    lines.append(f'{method.label:10}' + (f'  {method.absent}' if method.absent else cells))
+  wide = max(10, *(len(method.label) + 1 for method in methods))
+  fit = max(1, (width - wide) // _CELL) if width else len(heads)
+  lines = []
+  for start in range(0, len(heads) or 1, fit or 1):
+    lines += [''] * bool(start)
+    lines.append(f'{"advantage":{wide}}' + ''.join(f'{head:>{_CELL}}' for head in heads[start : start + fit]))
+    for method in methods:
+      cells = ''.join(f'{advantage:+{_CELL}.3f}' for advantage in method.advantages[at][start : start + fit])
+      if not (start and method.absent):
+        lines.append(f'{method.label:{wide}}' + (f'  {method.absent}' if method.absent else cells))
   return '\n'.join(lines)
 
 
@@ -110,3 +119,6 @@ def _why(why: Json) -> Iterator[str]:
   judge = why['judge']
   score = 'no verdict' if judge['score'] is None else f'{judge["word"]} {judge["score"]:.2f}'
   yield f'judge: {score}{"; replaced by the penalty" if judge["guarded"] else ""}  {judge["reason"]}'
+  if second := judge['referee']:
+    score = 'no verdict' if second['score'] is None else f'{second["score"]:.2f}'
+    yield f'second judge: {score}  {second["reason"]}'

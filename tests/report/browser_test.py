@@ -18,6 +18,31 @@ HOSTILE = (
 )
 
 
+# [text, contrast by WCAG 2] of everything that is seen and can be used, colours put over each other as they are shown.
+CONTRASTS = """(() => {
+  const pixel = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const rgba = (colour) => {
+    pixel.clearRect(0, 0, 1, 1);
+    pixel.fillStyle = colour;
+    pixel.fillRect(0, 0, 1, 1);
+    return [...pixel.getImageData(0, 0, 1, 1).data];
+  };
+  const over = (top, below) => [0, 1, 2].map((i) => (top[i] * top[3] + below[i] * (255 - top[3])) / 255);
+  const behind = (node) =>
+    node ? over(rgba(getComputedStyle(node).backgroundColor), behind(node.parentElement)) : [255, 255, 255];
+  const light = (colour) => colour.map((v) => (v <= 10 ? v / 3295 : ((v / 255 + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), out = [];
+  while (texts.nextNode()) {
+    const node = texts.currentNode.parentElement, text = texts.currentNode.textContent.trim();
+    if (!text || !node.checkVisibility() || node.closest('[disabled], [aria-hidden=true], option')) continue;
+    const base = behind(node), seen = [base, over(rgba(getComputedStyle(node).color), base)].map(light);
+    out.push([text, (Math.max(...seen) + 0.05) / (Math.min(...seen) + 0.05)]);
+  }
+  return out;
+})()"""
+
+
 @pytest.fixture(scope='module')
 def window():
   if find_browser() is None:
@@ -102,6 +127,17 @@ def test_keys_move_through_rollouts_groups_tokens_and_colours(window, run):
   window.run('document.getElementById("help").close()')
 
 
+@pytest.mark.parametrize('focus', ['method-1', 'by-run-1', 'colours', 'sort', 'after'])
+def test_what_has_the_keyboards_focus_keeps_it_when_the_view_is_drawn_anew(window, run, focus):
+  window.size(*DESKTOP)
+  window.open(run, '#/r/1')
+  window.run(f'document.querySelector("[data-focus={focus}]").focus()')
+  change = 'held.dispatchEvent(new Event("change"))' if focus == 'sort' else 'held.click()'
+  assert window.run(f'const held = document.activeElement; {change}; held.isConnected') is (focus == 'after')
+  window.run('new Promise(done => setTimeout(done, 60))')  # a link's view is drawn by an event
+  assert window.run('document.activeElement.dataset.focus') == focus
+
+
 def test_a_token_tells_its_ratio_clip_and_divergence_where_they_were_kept(window, run):
   window.size(*DESKTOP)
   window.open(run.with_name('exact.html'), '#/r/0')
@@ -127,9 +163,22 @@ def test_filters_leave_what_they_say(window, run):
   assert window.run('app.sort') == 'worst'
 
 
+@pytest.mark.parametrize('dark', [False, True])
+def test_words_stand_out_from_the_tint_behind_them(window, run, dark):
+  window.size(*DESKTOP, dark=dark)
+  window.open(run, '#/r/0')
+  window.press('t')
+  told = window.run(CONTRASTS)
+  assert len(told) > 50
+  assert {text: ratio for text, ratio in told if ratio < 4.5} == {}
+
+
+@pytest.mark.parametrize('width', [PHONE[0], 320])
 @pytest.mark.parametrize('view', ['', '#/rollouts', '#/g/0', '#/g/2', '#/r/0', '#/r/8'])
-def test_a_phone_needs_no_sideways_scrolling(window, run, view):
-  window.size(*PHONE, dark=True)
+def test_a_phone_needs_no_sideways_scrolling(window, run, view, width):
+  window.size(width, PHONE[1], dark=True)
   window.open(run, view)
   assert window.run('document.documentElement.scrollWidth <= innerWidth')
+  if view == '#/rollouts':  # the list scrolls, and the page does not beside it
+    assert window.run('document.documentElement.scrollHeight <= innerHeight')
   assert window.run('getComputedStyle(document.body).backgroundColor') == 'rgb(21, 23, 27)'

@@ -11,7 +11,7 @@ from slca_jax.quickstart.tokenizer import make_tokenizer
 from slca_jax.quickstart.world import make_task
 from slca_jax.report.example import omission_case, write_example
 from slca_jax.report.model import Model
-from slca_jax.report.page import page_of, to_json
+from slca_jax.report.page import page_of, to_json, write_report
 from slca_jax.report.reading import sampled_in
 from slca_jax.report.reasons import reasons_of
 from slca_jax.report.terminal import rollout_text
@@ -93,6 +93,21 @@ def test_without_a_call_every_part_says_so_and_a_failed_rollout_has_none():
   assert reasons_of(failed, Scores(), Weights())['failed'] == 'the engine␛ is gone'
 
 
+def test_an_advantage_that_is_no_number_is_absent_and_long_names_keep_their_columns(tmp_path):
+  write_example(tmp_path / 'run')
+  own = tmp_path / 'own.py'
+  own.write_text(
+    'import jax.numpy as jnp\ndef lost(rewards, segments, rollout_BT):\n  return jnp.full(rollout_BT.shape, jnp.nan)\n'
+  )
+  config = json.loads((tmp_path / 'run' / 'config.json').read_text())
+  config['method']['estimator'] = f'{own}:lost'
+  (tmp_path / 'run' / 'config.json').write_text(json.dumps(config))
+  page = write_report(tmp_path / 'run').read_text()
+  assert '"advantages":[[null,null,null,null],[-1.437626,' in page
+  first, *rows = rollout_text(tmp_path / 'run', '1.0.1').splitlines()[1:7]
+  assert [len(row) for row in rows] == [len(first)] * 5
+
+
 def test_a_rollout_is_printed_with_its_advantages_and_reasons(tmp_path):
   write_example(tmp_path)
   text = rollout_text(tmp_path, '1.0.1')
@@ -100,6 +115,15 @@ def test_a_rollout_is_printed_with_its_advantages_and_reasons(tmp_path):
   assert 'process score 0.650' in text and '⟦Apple stands at 232.15' in text and 'Both prices, well put' in text
   guarded = next(one for one in sampled_in(tmp_path) if one.scores.guarded)
   assert guarded.trajectory.task.id == omission_case()[0].id
+  narrow = rollout_text(tmp_path, '1.0.1', width=30)  # 10 characters of label and two advantages of 9
+  rows = (
+    r'advantage +turn 1 +turn 2',
+    r'advantage +turn 3 +answer',
+    r'SLCA +-1\.438 +-1\.438',
+    r'SLCA +-1\.438 +\+1\.414',
+  )
+  for row in rows:
+    assert re.search(f'^{row}$', narrow, re.MULTILINE)
   assert 'replaced by the penalty' in rollout_text(tmp_path, '1.1.3', color=True)
   with pytest.raises(ValueError, match='the rollouts there are 1, 2, 3, 4'):
     rollout_text(tmp_path, '1.0.9')

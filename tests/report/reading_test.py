@@ -35,6 +35,17 @@ def test_steps_are_left_out_evenly_and_groups_stay_whole(tmp_path):
   assert {one.step for one in sampled_in(tmp_path, steps=(4, 2))} == {2, 4}
 
 
+def test_a_step_that_is_being_written_hides_no_other(tmp_path):
+  leave(tmp_path, 1, [0])
+  leave(tmp_path, 2, [])  # nothing of it yet, or for ever where the run was killed
+  leave(tmp_path, 3, [0])
+  torn = tmp_path / 'rollouts' / 'step_000003' / 'rollouts.jsonl'
+  torn.write_bytes(torn.read_bytes()[:40])
+  assert [one.key for one in sampled_in(tmp_path)] == [(1, 0, 0), (1, 0, 1)]
+  with pytest.raises(DataError, match=r'steps \[2\]'):
+    sampled_in(tmp_path, steps=(2,))
+
+
 def test_hosts_of_a_step_are_joined_in_order_of_groups(tmp_path):
   leave(tmp_path, 1, [1, 3], host='_host0')
   leave(tmp_path, 1, [0, 2], host='_host1')

@@ -41,15 +41,15 @@ const app = {
     return next === undefined ? null : `#/r/${next}`;
   },
   steps: (before, after, what) => h('span', { class: 'steps' },
-    h(before ? 'a' : 'span', { href: before, 'aria-label': `previous ${what}` }, '‹'),
-    h(after ? 'a' : 'span', { href: after, 'aria-label': `next ${what}` }, '›')),
+    before ? h('a', { href: before, 'aria-label': `previous ${what}`, 'data-focus': 'before' }, '‹') : h('span', { 'aria-hidden': true }, '‹'),
+    after ? h('a', { href: after, 'aria-label': `next ${what}`, 'data-focus': 'after' }, '›') : h('span', { 'aria-hidden': true }, '›')),
   choose(m) {
     if (m >= app.head.methods.length || app.head.methods[m].absent) return;
     app.method = m;
     draw();
   },
   legend: () => h('div', { class: 'legend' },
-    h('button', { onclick: () => toggleSegments(), title: 's' }, app.segments ? 'segments' : 'advantages'),
+    h('button', { onclick: () => toggleSegments(), title: 's', 'data-focus': 'colours' }, app.segments ? 'segments' : 'advantages'),
     app.segments ? [h('span', { class: 'key tool' }, 'calls'), h('span', { class: 'key summary' }, 'answer')]
       : [h('span', {}, 'discouraged'), h('span', { class: 'scale' }), h('span', {}, 'reinforced')],
     h('span', { class: 'key worldly' }, 'written by the world')),
@@ -84,7 +84,7 @@ const toggleSegments = () => {
 // Only the rows that can be seen exist.
 const listView = () => {
   const space = h('div', { class: 'rows' });
-  const box = h('div', { class: 'list', tabindex: 0 }, space);
+  const box = h('div', { class: 'list', tabindex: 0, role: 'region', 'aria-label': 'rollouts' }, space);
   let from = -1;
   const paint = (anew) => {
     const start = Math.max(0, Math.floor(box.scrollTop / ROW) - 6);
@@ -94,7 +94,7 @@ const listView = () => {
     const shown = app.list.slice(start, start + Math.ceil((box.clientHeight || 800) / ROW) + 12);
     space.replaceChildren(...shown.map((r, i) => {
       const one = app.head.rollouts[r], [step, group, index] = one.at;
-      const row = h('a', { class: `row ${app.route.name === 'r' && app.route.at === r ? 'here' : ''}`, href: `#/r/${r}` },
+      const row = h('a', { class: `row ${app.route.name === 'r' && app.route.at === r ? 'here' : ''}`, href: `#/r/${r}`, 'data-focus': `row-${r}` },
         h('span', { class: 'name' }, `${step} · ${group} · ${index + 1}`, one.conflict ? h('em', {}, '⇄') : null,
           one.status === 'finished' ? null : h('em', { class: 'bad' }, STATUS[one.status])),
         h('span', { class: 'two' }, h('b', { class: 'tool' }, number(one.process)), h('b', { class: 'summary' }, number(one.judge))),
@@ -110,7 +110,7 @@ const listView = () => {
       box.scrollTop = top - box.clientHeight / 2;
     paint(true);
   };
-  const select = (name, choices, value) => h('select', { 'aria-label': name, onchange: (event) => sift(name, event.target.value) },
+  const select = (name, choices, value) => h('select', { 'aria-label': name, 'data-focus': name, onchange: (event) => sift(name, event.target.value) },
     Object.entries(choices).map(([key, [label]]) => h('option', { value: key, selected: key === value }, label)));
   return h('div', { class: 'side' },
     h('div', { class: 'sift' }, select('show', SHOW, app.show), select('sort', SORT, app.sort),
@@ -128,11 +128,11 @@ const sift = (name, value) => {
 
 let side = null, drawn = '';
 const draw = () => {
-  const { name, at } = app.route, view = byId('view'), key = `${name}/${at}`, top = view.scrollTop;
+  const { name, at } = app.route, view = byId('view'), key = `${name}/${at}`, held = document.activeElement;
   byId('token').hidden = true;
   byId('methods').replaceChildren(...app.head.methods.map((method, m) => h('button', {
     role: 'radio', 'aria-checked': m === app.method, disabled: !!method.absent, title: method.absent || method.rule,
-    onclick: () => app.choose(m),
+    'data-focus': `method-${m}`, onclick: () => app.choose(m),
   }, method.label)));
   byId('nav').replaceChildren(...[['#/', 'overview', ''], ['#/rollouts', 'rollouts', 'rollouts'], ['#/g/0', 'groups', 'g']].map(
     ([href, label, own]) => h('a', { href, class: name === own || (own === 'rollouts' && name === 'r') ? 'on' : '' }, label)));
@@ -148,8 +148,9 @@ const draw = () => {
     app.repaint(key !== drawn);
   }
   if (key !== drawn) window.scrollTo(0, 0);
-  else view.scrollTop = top;
   drawn = key;
+  // What had the keyboard's focus was made anew, and has it again.
+  if (!held.isConnected) (document.querySelector(`[data-focus="${held.dataset.focus}"]`) || view).focus({ preventScroll: true });
 };
 const go = () => {
   if (location.hash === app.seen) return;

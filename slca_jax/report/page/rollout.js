@@ -136,7 +136,7 @@ const methodTable = (r) => {
     h('thead', {}, h('tr', {}, h('th', {}, 'advantage'), one.segments.map((segment, run) =>
       h('th', { class: segment }, segment === 'summary' ? 'answer' : segment === 'tool' ? `turn ${run + 1}` : 'not learned')))),
     h('tbody', {}, app.head.methods.map((method, m) => h('tr', { class: m === app.method ? 'on' : '' },
-      h('th', {}, h('button', { onclick: () => app.choose(m), title: method.rule }, method.label)),
+      h('th', {}, h('button', { onclick: () => app.choose(m), title: method.rule, 'data-focus': `by-run-${m}` }, method.label)),
       method.absent ? h('td', { class: 'weak', colspan: Math.max(1, one.segments.length) }, method.absent)
         : one.advantages[m].map((a) => tinted('td', a, {}, signed(a))))))));
 };
