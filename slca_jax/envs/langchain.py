@@ -7,6 +7,7 @@ Asynchronous only (`ainvoke`), since an environment belongs to one event loop. A
 refusal's text and status 'error'. Needs `pip install 'slca_jax[langchain]'`.
 """
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from slca_jax.dialogue import Tool, ToolCall
@@ -17,15 +18,20 @@ if TYPE_CHECKING:
 
 
 def langchain_tools(environment: Environment) -> list['StructuredTool']:
-  """One tool per tool of the environment; calling it is a step with that call. Close the environment when done."""
-  return [_export(environment, tool) for tool in environment.tools]
+  """One tool per tool of the environment; calling it is a step with that call. Close the environment when done.
+
+  An environment takes one step at a time, so calls that are made at once wait for each other.
+  """
+  turn = asyncio.Lock()
+  return [_export(environment, tool, turn) for tool in environment.tools]
 
 
-def _export(environment: Environment, tool: Tool) -> 'StructuredTool':
+def _export(environment: Environment, tool: Tool, turn: asyncio.Lock) -> 'StructuredTool':
   from langchain_core.tools import StructuredTool, ToolException  # pyright: ignore[reportMissingImports]
 
   async def step(**arguments: Any) -> str:
-    [seen] = await environment.step([ToolCall(tool.name, arguments)])
+    async with turn:
+      [seen] = await environment.step([ToolCall(tool.name, arguments)])
     if not seen.ok:
       raise ToolException(seen.content)
     return seen.content

@@ -33,7 +33,7 @@ from slca_jax.errors import EnvironmentFailure
 
 T = TypeVar('T')
 _LAST_WORDS = 500  # characters of a dead server's standard error
-_READ_SECONDS = 60.0
+_READ_SECONDS = 60.0  # to list its tools, or to give a resource
 _GOODBYE = 6.0  # seconds for all servers to end when the interpreter does
 _WORDS_SECONDS = 60.0  # until the last words of a server that died are read, on a busy machine
 
@@ -87,7 +87,7 @@ class Connection:
     Raises:
       EnvironmentFailure: the server is dead or does not tell.
     """
-    return await asyncio.wrap_future(self.post(self._tools))
+    return await asyncio.wrap_future(self.post(self._tools, _READ_SECONDS))
 
   async def call(self, call: ToolCall, *, limits: CallLimits) -> Observation:
     """The server's answer, an error observation if it refuses or is silent.
@@ -103,11 +103,11 @@ class Connection:
     Raises:
       EnvironmentFailure: the server is dead, or has no such resource.
     """
-    return await asyncio.wrap_future(self.post(lambda client: self._read(client, uri)))
+    return await asyncio.wrap_future(self.post(lambda client: self._read(client, uri), _READ_SECONDS))
 
   def offered(self) -> tuple[Tool, ...]:
     """`tools` for code without an event loop."""
-    return self.post(self._tools).result()
+    return self.post(self._tools, _READ_SECONDS).result()
 
   @property
   def dead(self) -> bool:
@@ -124,8 +124,8 @@ class Connection:
     if not self._client.done():
       self._life.cancel()
 
-  def post(self, request: Callable[[Any], Awaitable[T]]) -> concurrent.futures.Future[T]:
-    """Makes a request of the client, which starts the server if it is the first."""
+  def post(self, request: Callable[[Any], Awaitable[T]], seconds: float | None = None) -> concurrent.futures.Future[T]:
+    """Makes a request of the client, which starts the server if it is the first; it may take so long after that."""
     with self._lock:
       if self._closed:
         raise EnvironmentFailure('a call to an environment that was closed')
@@ -133,7 +133,7 @@ class Connection:
         self._life = asyncio.run_coroutine_threadsafe(self._live(), _loop())
         _living.add(self._life)
         self._life.add_done_callback(_living.discard)
-    return asyncio.run_coroutine_threadsafe(self._ask(request), _loop())
+    return asyncio.run_coroutine_threadsafe(self._ask(request, seconds), _loop())
 
   async def _live(self) -> None:
     """Starts the server and keeps it until it is over."""
@@ -166,30 +166,34 @@ class Connection:
     said = f'; its last words: {self._words}' if self._words else ''
     return EnvironmentFailure(f'the server {" ".join(self._server.command)[:200]!r} is dead: {why}{said}')
 
-  async def _ask(self, request: Callable[[Any], Awaitable[T]]) -> T:
+  async def _ask(self, request: Callable[[Any], Awaitable[T]], seconds: float | None) -> T:
     from mcp import MCPError, types
 
     if self._over.is_set():
       raise self._dead('it ended before this call')
+    client = await asyncio.shield(asyncio.wrap_future(self._client))
     try:
-      return await request(await asyncio.shield(asyncio.wrap_future(self._client)))
+      async with asyncio.timeout(seconds):
+        return await request(client)
+    except TimeoutError as error:
+      raise self._dead(f'it gave no answer within {seconds:g} seconds') from error
     except MCPError as error:
       if error.code != types.CONNECTION_CLOSED or self._life is None:
         raise EnvironmentFailure(f'the server refuses: {error}') from error
       self._over.set()
       await asyncio.wait({asyncio.wrap_future(self._life)}, timeout=_WORDS_SECONDS)
       raise self._dead(str(error)) from error
+    except Exception as error:
+      raise EnvironmentFailure(f'the server answers what is no MCP: {type(error).__name__}: {error}') from error
 
   async def _tools(self, client: Any) -> tuple[Tool, ...]:
     found: list[Tool] = []
-    cursor, seen = None, set()
-    while cursor not in seen:  # a paginator that goes round cannot hang a run
+    cursor, seen = None, set[str | None](('',))
+    while cursor not in seen:  # a paginator that goes round ends there, one without end with the time
       seen.add(cursor)
       page = await client.list_tools(cursor=cursor)
       found += map(_read_tool, page.tools)
-      cursor = page.next_cursor
-      if not cursor:
-        break
+      cursor = page.next_cursor or ''
     return tuple(found)
 
   async def _call(self, client: Any, call: ToolCall, limits: CallLimits) -> Observation:
@@ -209,8 +213,7 @@ class Connection:
     return bounded(Observation(_text(result), ok=not result.is_error), limits=limits)
 
   async def _read(self, client: Any, uri: str) -> str:
-    async with asyncio.timeout(_READ_SECONDS):
-      result = await client.read_resource(uri)
+    result = await client.read_resource(uri)
     return ''.join(getattr(part, 'text', '') for part in result.contents)
 
 

@@ -135,6 +135,11 @@ class Session:
     self._busy = False
     sock.setblocking(False)
 
+  @property
+  def closed(self) -> bool:
+    """Whether the world has ended."""
+    return self._sock.fileno() < 0
+
   async def ask(self, message: Mapping[str, Any], *, deadline: float) -> dict[str, Any]:
     """The world's answer: `{'value': ...}`, or `{'error': text, 'refused': whether the tool said no}`.
 
@@ -146,17 +151,17 @@ class Session:
       Hung, Gone: the world is lost.
       EnvironmentFailure: its functions could not be loaded.
     """
-    self._busy = True
+    self._busy, answer = True, None
     try:
       answer = await asyncio.wait_for(self._exchange(wire.pack(message)), deadline)
     except TimeoutError as error:
-      self.close()
       raise Hung(f'no answer within {deadline:g} seconds') from error
     except (OSError, ValueError, RecursionError) as error:
-      self.close()
       raise Gone(f'its process sent no answer ({error})') from error
+    finally:
+      if not isinstance(answer, dict):  # after a cancellation too, or its answer would be taken for the next call's
+        self.close()
     if not isinstance(answer, dict):
-      self.close()
       raise Gone('its process ended, by a crash or by its limits on memory and CPU time')
     if answer.get('fault'):
       raise EnvironmentFailure(str(answer['fault']))
@@ -184,7 +189,7 @@ class Session:
 
   def close(self) -> None:
     """Ends the world, by force if it still works. A second close does nothing."""
-    if self._sock.fileno() < 0:
+    if self.closed:
       return
     if self._busy:
       self._cradle.kill(self._name)

@@ -13,7 +13,7 @@ _STATE_SECONDS = 60.0  # to compare or to hand over a database of hundreds of me
 
 
 class Sandboxed:
-  """The environment of one rollout. A call that crashes or hangs changes nothing.
+  """The environment of one rollout. A call that crashes, hangs or is cancelled changes nothing.
 
   Its world is killed, and before the next call a fresh one gets all earlier calls again. They answer as before, since
   clock, chance and the order of sets are fixed; a world that answers otherwise ends the rollout.
@@ -89,7 +89,6 @@ class Sandboxed:
     try:
       answer = await session.ask(message, deadline=self._limits.deadline)
     except (Hung, Gone) as lost:
-      self._session = None
       return {'error': f'{call.name} gave {lost}' if isinstance(lost, Hung) else f'{call.name} broke: {lost}'}
     self._made.append((message, hash(repr(answer))))
     return answer
@@ -99,7 +98,6 @@ class Sandboxed:
     try:
       answer = await session.ask({'do': what}, deadline=_STATE_SECONDS)
     except (Hung, Gone) as lost:
-      self._session = None
       raise EnvironmentFailure(f'the database cannot be read: {lost}') from lost
     if 'error' in answer:
       raise EnvironmentFailure(f'the database cannot be read: {answer["error"]}')
@@ -109,7 +107,7 @@ class Sandboxed:
     """The world, after a loss a fresh one in the same state."""
     if not self._open:
       raise EnvironmentFailure('a call to an environment that was closed')
-    if self._session is None:
+    if self._session is None or self._session.closed:
       self._session = self._sandbox.open(self._code)
       for message, before in self._made:
         try:

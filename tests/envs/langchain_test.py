@@ -40,3 +40,24 @@ def test_a_refusal_is_a_message_with_status_error():
   call = {'name': 'get_hotel_detail', 'args': {'hotel_id': 'H9'}, 'id': '1', 'type': 'tool_call'}
   message = asyncio.run(detail.ainvoke(call))
   assert (message.status, message.content) == ('error', 'Error: no hotel H9')
+
+
+def test_calls_that_are_made_at_once_are_steps_one_after_another():
+  class Watched(Executable):
+    inside = most = 0
+
+    async def step(self, calls):
+      self.inside += 1
+      self.most = max(self.most, self.inside)
+      for _ in range(100):
+        await asyncio.sleep(0)
+      self.inside -= 1
+      return await super().step(calls)
+
+  environment = Watched(World(travel.OFFERED, travel.FUNCTIONS, inline=True), travel.DATABASE)
+  search = next(tool for tool in langchain_tools(environment) if tool.name == 'search_event')
+
+  async def run():
+    return await asyncio.gather(*(search.ainvoke({'query': 'fair'}) for _ in range(3)))
+
+  assert len(set(asyncio.run(run()))) == 1 and environment.most == 1

@@ -1,6 +1,7 @@
 """An environment served over standard streams is, to a rollout, the environment itself."""
 
 import asyncio
+import contextlib
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ pytest.importorskip('mcp', reason="needs pip install 'slca_jax[mcp]'")
 import travel
 
 from slca_jax.dialogue import Message, Task, Tool, ToolCall
+from slca_jax.envs import mcp_client
 from slca_jax.envs.executable import Executable, World
 from slca_jax.envs.guard import CallLimits
 from slca_jax.envs.mcp_client import McpServer, listed_tools, mcp_environment, mcp_opener
@@ -48,6 +50,31 @@ def ended(process, *, seconds=300):
   while alive(process) and time.monotonic() < end:
     time.sleep(0.05)
   return not alive(process)
+
+
+def scripted(tmp_path, *silent, **answers):
+  """A server that introduces itself, gives these answers by method, to `silent` methods none, and refuses others."""
+  hello = "{'protocolVersion': message['params']['protocolVersion'], 'capabilities': {'tools': {}}, 'serverInfo': NAME}"
+  told = {'initialize': hello} | {name.replace('_', '/'): answer for name, answer in answers.items()}
+  cases = ''.join(f'  elif method == {method!r}:\n    answer(result={result})\n' for method, result in told.items())
+  program = tmp_path / 'scripted.py'
+  program.write_text(
+    f"""
+import json, sys
+NAME = {{'name': 'scripted', 'version': '1'}}
+def answer(**said):
+  print(json.dumps({{'jsonrpc': '2.0', 'id': message['id'], **said}}), flush=True)
+for line in sys.stdin:
+  message = json.loads(line)
+  method = message['method']
+  if method in {silent!r} or 'id' not in message:
+    continue
+{cases}  else:
+    answer(error={{'code': -32601, 'message': 'no'}})
+""",
+    encoding='utf-8',
+  )
+  return McpServer((sys.executable, str(program)), start_seconds=300.0)
 
 
 def test_served_tools_are_the_environments_tools():
@@ -139,6 +166,28 @@ def test_a_call_that_hangs_is_an_observation_and_the_next_one_is_not_its_victim(
   assert not hung.ok and 'did not answer within 0.5 seconds' in hung.content
   assert answered.ok
   world.close()
+
+
+def test_a_server_that_never_answers_a_question_is_a_failure(tmp_path, monkeypatch):
+  server = scripted(tmp_path, 'tools/list', 'resources/read')
+  monkeypatch.setattr(mcp_client, '_READ_SECONDS', 0.5)
+  with pytest.raises(EnvironmentFailure, match=r'gave no answer within 0\.5 seconds'):
+    mcp_environment(server)
+  world = mcp_environment(server, tools=EXTRA)
+  with contextlib.closing(world), pytest.raises(EnvironmentFailure, match='gave no answer within'):
+    asyncio.run(final_state(world))
+
+
+def test_a_list_of_tools_without_end_is_a_failure(tmp_path, monkeypatch):
+  server = scripted(tmp_path, tools_list="{'tools': [], 'nextCursor': str(message['id'])}")
+  monkeypatch.setattr(mcp_client, '_READ_SECONDS', 0.5)
+  with pytest.raises(EnvironmentFailure, match='gave no answer within'):
+    mcp_environment(server)
+
+
+def test_tools_that_are_none_are_a_failure(tmp_path):
+  with pytest.raises(EnvironmentFailure, match='answers what is no MCP'):
+    mcp_environment(scripted(tmp_path, tools_list="{'tools': [{'name': 5}]}"))
 
 
 def test_a_server_that_does_not_start_is_a_failure():

@@ -146,6 +146,22 @@ def test_a_call_that_hangs_changes_nothing(world):
   asyncio.run(law())
 
 
+def test_a_call_that_is_cancelled_changes_nothing_and_the_next_call_gets_its_own_answer(world):
+  async def law():
+    one, other = world(), world()
+    before = await called(one, 'book', hotel='H1')
+    step = asyncio.create_task(called(one, 'spoil', how='hang'))
+    for _ in range(20):  # it is sent at once, and never answered
+      await asyncio.sleep(0)
+    step.cancel()
+    await asyncio.gather(step, return_exceptions=True)
+    after = await called(one, 'book', hotel='H1')
+    assert step.cancelled() and after[0].ok
+    assert [before, after] == await replay(other, ((ToolCall('book', {'hotel': 'H1'}),),) * 2)
+
+  asyncio.run(law())
+
+
 def test_a_world_that_does_not_replay_ends_the_rollout(world):
   async def law():
     address = 'class A:\n  pass\n\nkept = []\n\ndef draw(db):\n  kept.append(A())\n  return repr(A())\n\n'
