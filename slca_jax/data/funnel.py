@@ -10,6 +10,16 @@ from slca_jax.data.ledger import Counts, Table
 
 Report = dict[str, Any]
 _SIDES = {'heldout': HELDOUT, 'sft': SFT, 'rl': RL}
+_REMEDIES = {
+  'irrelevant': 'filters.irrelevant=False keeps rows that call nothing',
+  'no_answer': 'filters.answers=False keeps demonstrations that end with calls',
+  'empty_answer': 'filters.answers=False keeps demonstrations without a last answer',
+  'missing_argument': 'filters.arguments=False keeps calls that do not fit their tool',
+  'misfit_argument': 'filters.arguments=False keeps calls that do not fit their tool',
+  'too_long': 'a larger filters.longest keeps them',
+  'unknown_tool': 'a row names its tools in `tools`, beside its messages',
+  'format.format': 'rows of any other kind can be written as `messages` and `tools`, as for OpenAI',
+}
 
 
 def merged(counts: Iterable[Counts], *, examples: int) -> Counts:
@@ -22,6 +32,17 @@ def merged(counts: Iterable[Counts], *, examples: int) -> Counts:
     for code, found in one.examples.items():
       out.add(code, [(key, identity, why) for key, identity, why in found], most=examples)
   return out
+
+
+def reasons(counts: Counts) -> str:
+  """Why rows were dropped, with an example of each reason and what would keep them."""
+  if not counts.read:
+    return 'there is none'
+  told = []
+  for code, number in counts.dropped.items():
+    quoted = ''.join(f', such as {why}' for _, _, why in counts.examples.get(code, ())[:1])
+    told.append(f'{number:,} {code}{quoted}' + (f' ({_REMEDIES[code]})' if code in _REMEDIES else ''))
+  return '; '.join(told)
 
 
 def report_of(counts: Counts, table: Table, division: Division) -> Report:
@@ -96,9 +117,9 @@ def markdown(report: Mapping[str, Any]) -> str:
     lines += [f'| {name} | {n["heldout"]:,} | {n["sft"]:,} | {n["rl"]:,} |' for name, n in report['subsets'].items()]
   if report['examples']:
     lines += ['', 'Dropped, for example:', '']
-    lines += [
-      f'- {code}: `{one["id"]}`, {_one_line(one["why"])}' for code, found in report['examples'].items() for one in found
-    ]
+    for code, found in report['examples'].items():
+      lines += [f'- {code}: `{one["id"]}`, {_one_line(one["why"])}' for one in found]
+      lines += [f'- {code}: {_REMEDIES[code]}'] if code in _REMEDIES else []
   return '\n'.join(lines) + '\n'
 
 

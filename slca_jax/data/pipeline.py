@@ -71,16 +71,36 @@ def prepare(settings: Preparation) -> funnel.Report:
 def _prepare(settings: Preparation, work: pathlib.Path) -> funnel.Report:
   ledger = Ledger(work / 'rows')
   _read(settings, ledger)
-  table = ledger.table()
+  counts, table = funnel.merged(ledger.counts(), examples=settings.examples), ledger.table()
+  if not len(table.row):
+    raise DataError(f'not one row of {settings.input} can be used: {funnel.reasons(counts)}')
   division = divide(table, ledger.shingles, settings)
+  _quote(counts, ledger, table, division, settings.examples)
+  report = funnel.report_of(counts, table, division)
+  _require_training(report, settings)
   if settings.near_duplicates == 'fail':
     _refuse_near(ledger, table, division)
   lines = deal(ledger, table, division, work, first=settings.decompose_from)
   training = [work / name for name in (TRAIN_DIALOGUES, TRAIN_TASKS)]
   check_leakage(training, [work / HELDOUT_TASKS], similarity=settings.similarity)
-  counts = funnel.merged(ledger.counts(), examples=settings.examples)
-  _quote(counts, ledger, table, division, settings.examples)
-  return funnel.report_of(counts, table, division) | {'files': lines}
+  return report | {'files': lines}
+
+
+def _require_training(report: funnel.Report, settings: Preparation) -> None:
+  """Raises DataError if something was to be trained on and nothing is left for it."""
+  if not (settings.sft.size or settings.rl.size) or any(sum(side.values()) for side in _training(report)):
+    return
+  held = report['heldout']
+  raise DataError(
+    f'nothing is left to train on: of {report["filter"]["kept"]} rows {held["single"] + held["decomposed"]} are held '
+    f'out, {held["set_aside"]} are of their dialogues, {held["near_heldout"]} open with nearly their questions and '
+    f'{report["decompose"]["no_later_tool_turn"]} have too few turns that call tools; lower heldout.size, raise '
+    'similarity, or set decompose_from to 1'
+  )
+
+
+def _training(report: funnel.Report) -> list[dict[str, int]]:
+  return [report['split'][side] for side in ('sft', 'rl')]
 
 
 def _read(settings: Preparation, ledger: Ledger) -> None:

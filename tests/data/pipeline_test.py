@@ -17,7 +17,7 @@ from slca_jax.data.dealing import FILES
 from slca_jax.data.formats.known import ALIASES, FORMATS
 from slca_jax.data.ledger import Ledger
 from slca_jax.data.pipeline import prepare
-from slca_jax.data.settings import Portion, Preparation
+from slca_jax.data.settings import Filters, Portion, Preparation
 from slca_jax.data.tasks import read_dialogues, read_tasks
 from slca_jax.errors import ConfigError, DataError
 
@@ -223,7 +223,7 @@ def test_nearly_held_out_questions_can_be_dropped(tmp_path):
 KILLED = """
 import os, signal, sys
 from slca_jax.data import dealing, ledger, pipeline
-from slca_jax.data.settings import Portion, Preparation
+from slca_jax.data.settings import Filters, Portion, Preparation
 source, output, place, left = sys.argv[1], sys.argv[2], sys.argv[3], [int(sys.argv[4])]
 def killing(function):
   def wrapped(*arguments, **options):
@@ -385,3 +385,26 @@ def test_the_launcher_prints_the_funnel_and_refuses_by_name(tmp_path):
   assert '| read | rows | 60 |' in done.stdout and (tmp_path / 'out' / 'report.md').read_text('utf-8') == done.stdout
   done = subprocess.run([*command, '--config.heldout.size=1.5'], check=False, capture_output=True, text=True)
   assert done.returncode and 'ConfigError: config.heldout: size is 1.5' in done.stderr
+
+
+def test_rows_of_which_none_can_be_used_are_refused_with_the_reasons_and_what_would_keep_them(tmp_path):
+  ends_with_calls = [{**one, 'messages': one['messages'][:2]} for one in map(row, range(3))]
+  source = write(tmp_path / 'in.jsonl', [*ends_with_calls, row(7, quiet=(0,))])
+  with pytest.raises(
+    DataError, match=r'3 no_answer, such as a turn ends with calls \(filters\.answers=False keeps.*1 irr'
+  ):
+    prepare(settings(source, tmp_path / 'out'))  # though more is to be held out than there is
+  assert not list((tmp_path / 'out').glob('*.jsonl'))
+  kept = settings(source, tmp_path / 'out', filters=Filters(answers=False), heldout=Portion(1.0), sft=Portion())
+  assert prepare(kept)['filter']['dropped'] == {'irrelevant': 1}  # and the folder is free for other settings
+  assert 'filters.irrelevant=False' in (tmp_path / 'out' / 'report.md').read_text()
+  with pytest.raises(DataError, match='there is none'):
+    prepare(settings(write(tmp_path / 'empty.jsonl', []), tmp_path / 'none'))
+
+
+def test_training_files_that_near_duplicates_would_leave_empty_are_refused(tmp_path):
+  asked = 'one two three four five six seven eight nine ten eleven twelve'
+  rows = [row(number, asked=f'{asked} {number}') for number in range(20)]
+  lost = settings(write(tmp_path / 'in.jsonl', rows), tmp_path / 'out', heldout=Portion(1.0), near_duplicates='drop')
+  with pytest.raises(DataError, match=r'of 20 rows 1 are held out, .* 19 open with nearly their questions'):
+    prepare(lost)
