@@ -1,5 +1,6 @@
 """The simulator's second stage: a frozen model plays the tools' backend for calls that passed the checks."""
 
+import asyncio
 import json
 import logging
 import re
@@ -84,6 +85,7 @@ class Played:
     past: dict[str, Any] = {'name': call.name, 'arguments': call.arguments}
     if self._history is not None:
       self._history.append(past)  # at the start of the call: parallel calls keep their order, whichever ends first
+      await asyncio.sleep(0)  # and see none of each other, be their answers kept or asked for: so a run replays
     seen = look_up(self._records, call) or await self._play(tool if self._definition else None, call, earlier)
     past['result'] = cut(seen.content, _SHOWN_CHARACTERS)
     return seen

@@ -210,3 +210,12 @@ def test_history_shows_earlier_steps_in_the_order_of_their_calls():
   earlier = json.loads(prompts[2].split('<earlier_calls>\n')[1].split('\n</earlier_calls>')[0])
   assert [past['arguments']['city'] for past in earlier] == ['A', 'B']
   assert [past['result'] for past in earlier] == ['it rains in A', 'it rains in B']
+
+
+def test_a_run_with_history_replays_from_its_kept_answers(tmp_path):
+  turns = [weather('A'), weather('B')], [weather('C')]
+  with ScriptedEndpoint(lambda body: block(str(len(body['messages'][1]['content'])))) as server:
+    seen = steps(chat(server, Answers(tmp_path)), *turns, history=True)
+    again = steps(chat(server, Answers(tmp_path)), *turns, history=True)
+    assert len(server.requests) == 3
+  assert seen == again == steps(chat(None, Answers(tmp_path), replay=True), *turns, history=True)
