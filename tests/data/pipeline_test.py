@@ -223,7 +223,7 @@ def test_nearly_held_out_questions_can_be_dropped(tmp_path):
 KILLED = """
 import os, signal, sys
 from slca_jax.data import dealing, ledger, pipeline
-from slca_jax.data.settings import Filters, Portion, Preparation
+from slca_jax.data.settings import Portion, Preparation
 source, output, place, left = sys.argv[1], sys.argv[2], sys.argv[3], [int(sys.argv[4])]
 def killing(function):
   def wrapped(*arguments, **options):
