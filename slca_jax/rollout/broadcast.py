@@ -14,7 +14,7 @@ import numpy as np
 
 from slca_jax.config import require
 from slca_jax.errors import SamplerError
-from slca_jax.rollout.wire import Server
+from slca_jax.rollout.wire import Server, Trouble
 
 Tensors = Iterable[tuple[str, np.ndarray]]
 
@@ -51,6 +51,16 @@ class Broadcast:
     """
     if not servers:
       return servers
+    try:
+      await self._send_to(servers, tensors, version, flush)
+    except Exception as error:
+      self._members = ()  # whatever the group is in the middle of, it is not used again
+      if isinstance(error, Trouble):
+        raise SamplerError(f'weights could not be sent: {error}') from error
+      raise
+    return servers
+
+  async def _send_to(self, servers: Sequence[Server], tensors: Tensors, version: str, flush: bool) -> None:
     if self._members != tuple(server.url for server in servers):
       await self._meet(servers)
     self.bytes = 0
@@ -70,7 +80,6 @@ class Broadcast:
         self._all(servers, '/update_weights_from_distributed', order), asyncio.to_thread(self._send, arrays)
       )
     await self._all(servers, '/end_weight_update', {})
-    return servers
 
   async def _meet(self, servers: Sequence[Server]) -> None:
     """Makes the group: this process and every process of every server."""
@@ -88,11 +97,7 @@ class Broadcast:
     self._members = tuple(server.url for server in servers)
 
   async def _all(self, servers: Sequence[Server], path: str, body: dict[str, Any]) -> None:
-    try:
-      await asyncio.gather(*[server.ask(path, body, seconds=self._seconds) for server in servers])
-    except Exception:
-      self._members = ()  # whatever the group is in the middle of, it is not used again
-      raise
+    await asyncio.gather(*[server.ask(path, body, seconds=self._seconds) for server in servers])
 
   def _open(self, size: int) -> Any:
     """Rank 0 of the group, made as the servers make theirs: torch has no public way beside its default group."""
@@ -121,7 +126,6 @@ class Broadcast:
       for work in works:
         work.wait()
     except RuntimeError as error:
-      self._members = ()
       raise SamplerError(f'a server was lost while weights were sent to it: {error}') from error
 
 

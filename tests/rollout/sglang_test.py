@@ -472,6 +472,19 @@ def test_weights_that_a_server_refuses_end_the_publishing_and_it_goes_on(tmp_pat
   assert served(engine, body) == ''
 
 
+def test_a_server_that_breaks_during_a_broadcast_ends_the_publishing(tmp_path, servers):
+  pytest.importorskip('torch', reason="transport 'distributed' needs torch")
+  server = servers()
+  options = SGLangServers(urls=server.url, transport='distributed', meet='127.0.0.1:1', **(QUICK | PATIENT))
+  engine = SGLangSampler(options, run='r', folder=tmp_path, save=save, vocab=100, tensors=lambda params: [])
+  assert engine._broadcast is not None
+  engine._broadcast._members = (server.url,)  # as if they had met before
+  server.fail('/begin_weight_update', 500)
+  with pytest.raises(SamplerError, match='begin_weight_update answered 500'):
+    served(engine, lambda: ask(engine))
+  assert not engine._broadcast._members and not server.paused
+
+
 def test_a_server_that_says_it_has_other_weights_than_it_was_given_is_refused(tmp_path, servers):
   server = servers()
   engine = sampler(tmp_path, server)
