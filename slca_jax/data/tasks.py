@@ -85,7 +85,10 @@ def _records(path: str | os.PathLike[str], decode: Callable[[dict[str, Any]], Re
       try:
         record = decode(json.loads(line))
       except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f'{path}:{number}: {type(error).__name__}: {error}') from error
+        reason = f'{path}:{number}: {type(error).__name__}: {error}'
+        if number == 1:
+          reason += f'; rows of another format are prepared first: launch/prepare_data.py --config.input={path}'
+        raise DataError(reason) from error
       if record.id in seen:
         raise DataError(
           f'{path}:{number}: id {record.id!r} already stands on line {seen[record.id]}; ids seed rollouts'

@@ -54,6 +54,14 @@ def test_every_format_has_an_example_here():
   }
 
 
+def test_older_names_of_messages_and_tools_say_the_same():
+  row = DEMONSTRATIONS['openai']
+  older = {'id': row.get('id', ''), 'functions': [entry['function'] for entry in row['tools']]}
+  older['conversations'] = row['messages']
+  assert detect(older) == 'openai'
+  assert one(older).dialogue == one(row).dialogue
+
+
 def test_ids_and_subsets_are_the_sources():
   toucan, teacher = one(DEMONSTRATIONS['toucan']), one(DEMONSTRATIONS['toucan_teacher'])
   assert (toucan.id, toucan.dialogue_id, toucan.subset, toucan.dialogue.id) == ('g-1', 'g-1', 'greenhouse', 'g-1')

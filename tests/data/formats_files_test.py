@@ -63,6 +63,13 @@ def test_byte_order_mark_blank_lines_and_windows_ends_are_no_records(tmp_path):
   assert len(list(read(tmp_path / 'b.json'))) == 2
 
 
+@pytest.mark.parametrize('data', [b'PK\x03\x04\x14\0\0\0', b'ARROW1\0\0', '{"id": "a"}\n'.encode('utf-16')])
+def test_what_is_no_text_in_utf8_is_refused_as_such_and_not_as_cut(tmp_path, data):
+  (tmp_path / 'a.jsonl').write_bytes(data)
+  with pytest.raises(DataError, match=r'no text in UTF-8; it must be JSON lines or JSON'):
+    list(read(tmp_path / 'a.jsonl', strict=False))
+
+
 def test_one_object_over_several_lines_is_one_record(tmp_path):
   (tmp_path / 'tools.json').write_text(json.dumps(OTHERS['mcp'], indent=2))
   (row,) = read(tmp_path / 'tools.json')

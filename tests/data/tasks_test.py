@@ -62,7 +62,16 @@ def test_bad_line_is_named(tmp_path, line, says):
     file.write(line.encode('utf-8', 'surrogateescape') + b'\n')
   with pytest.raises(DataError) as caught:
     files.read_tasks(tmp_path / 't.jsonl')
-  assert says in str(caught.value)
+  assert says in str(caught.value) and 'prepare_data' not in str(caught.value)
+
+
+def test_file_of_another_format_says_what_makes_it_one(tmp_path):
+  (tmp_path / 'xlam.jsonl').write_text('{"query": "q", "answers": "[]", "tools": "[]"}\n')
+  for read in (files.read_tasks, files.read_dialogues):
+    with pytest.raises(
+      DataError, match=rf"1: KeyError: 'messages'; .*prepare_data\.py --config\.input={tmp_path}/xlam"
+    ):
+      read(tmp_path / 'xlam.jsonl')
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,10 @@ class _Said:
 
 
 def decode_messages(record: Mapping[str, Any]) -> Decoded:
-  """The demonstration of a row with `messages` and `tools`."""
-  tools = tools_of(record.get('tools'))
-  messages = messages_of(entries(record['messages'], 'messages'), tools)
+  """The demonstration of a row with `messages` and `tools`, which older rows call `conversations` and `functions`."""
+  tools = tools_of(record.get('tools') or record.get('functions'))
+  said = record['conversations'] if record.get('messages') is None else record['messages']
+  messages = messages_of(entries(said, 'messages'), tools)
   return Decoded(demonstration(messages, tools), _id(record), meta=_meta(record), subset=_subset(record))
 
 

@@ -18,6 +18,7 @@ from slca_jax.errors import DataError
 Source = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
 HUB = 'hf:'
 _ENDINGS = ('.jsonl', '.json', '.parquet', '.jsonl.gz', '.json.gz')
+_HEAD = 4096  # bytes by which a file's kind is told
 _BATCH = 16  # rows of parquet that are decoded at once; one can hold many megabytes
 _UNREADABLE = (OSError, EOFError, zlib.error)
 
@@ -86,11 +87,17 @@ def _stem(name: str) -> str:
 def _records(path: pathlib.Path, passed: int) -> Iterator[Numbered]:
   try:
     with open(path, 'rb') as file:
-      magic = file.read(4)
-    if magic == b'PAR1' or path.suffix == '.parquet':
+      head = file.read(_HEAD)
+    if head.startswith(b'PAR1') or path.suffix == '.parquet':
       yield from _parquet(path, passed)
       return
-    with gzip.open(path) if magic[:2] == b'\x1f\x8b' else open(path, 'rb') as file:
+    zipped = head.startswith(b'\x1f\x8b')
+    if b'\0' in head and not zipped:  # no JSON in UTF-8 has one
+      raise DataError(
+        f'{path} begins with {shown(head[:8])}, which is no text in UTF-8; it must be JSON lines or JSON, both also '
+        'gzipped, or parquet'
+      )
+    with gzip.open(path) if zipped else open(path, 'rb') as file:
       yield from _text(path, file, passed)  # type: ignore[arg-type]
   except _UNREADABLE as error:
     raise DataError(f'{path} cannot be read to its end, it may be cut: {type(error).__name__}: {error}') from error

@@ -99,6 +99,12 @@ def _speakers(record: Record) -> set[Any]:
   return {turn.get('from') if isinstance(turn, Mapping) else None for turn in turns}
 
 
+def _by_role(record: Record) -> bool:
+  """Whether `conversations` are messages of OpenAI's."""
+  turns = record.get('conversations')
+  return isinstance(turns, list) and bool(turns) and all(isinstance(turn, Mapping) and 'role' in turn for turn in turns)
+
+
 def _tags(record: Record) -> bool:
   turns = record.get('conversations')
   return isinstance(turns, list) and any(
@@ -128,7 +134,7 @@ FORMATS: dict[str, Format] = {
   'dialogues': Format(lambda record: _own(record) and 'gold' not in record, _own_dialogue),
   'toucan_teacher': Format(_has('messages', 'available_tools'), chat.decode_teacher),
   'toucan': Format(lambda record: isinstance(record.get('messages'), str), chat.decode_messages),
-  'openai': Format(lambda record: isinstance(record.get('messages'), list), chat.decode_messages),
+  'openai': Format(lambda record: isinstance(record.get('messages'), list) or _by_role(record), chat.decode_messages),
   'slca_rl': Format(_is_slca, prompts.decode_slca),
   'toolrl': Format(_is_toolrl, toolrl.decode_toolrl),
   'verl': Format(lambda record: _prompted(record) and _has('reward_model')(record), prompts.decode_verl),
