@@ -23,6 +23,8 @@ from slca_jax.rollout.published import Published, Save
 from slca_jax.rollout.sampler import Sample
 from slca_jax.rollout.wire import Trouble
 
+_FLUSH_PAUSE = 0.02
+
 
 class SglJaxSampler:
   """A Sampler over one engine. It serves the event loop of its first request, and no other.
@@ -33,12 +35,21 @@ class SglJaxSampler:
     vocab: ids are below it.
     concurrency: requests the engine works on at once.
     needed: bytes of a checkpoint, 0 if not known.
+    sync_seconds: longest wait for requests that were cancelled and still run, before new weights.
   """
 
   def __init__(
-    self, engine: Any, *, save: Save, folder: pathlib.Path, vocab: int, concurrency: int = 64, needed: int = 0
+    self,
+    engine: Any,
+    *,
+    save: Save,
+    folder: pathlib.Path,
+    vocab: int,
+    concurrency: int = 64,
+    needed: int = 0,
+    sync_seconds: float = 600.0,
   ):
-    self.concurrency = concurrency
+    self.concurrency, self._sync_seconds = concurrency, sync_seconds
     self._engine, self._vocab, self._version = engine, vocab, 0
     self._published = Published(folder, save, needed=needed, keep=1)
     self._gate, self._lock = asyncio.Semaphore(concurrency), asyncio.Lock()
@@ -90,12 +101,13 @@ class SglJaxSampler:
     """Waits until nothing runs, then replaces the weights and empties the cache.
 
     Raises:
-      SamplerError: the weights cannot be written, or the engine keeps its model in another process.
+      SamplerError: the weights cannot be written, the engine keeps its model in another process, or it does not empty
+        its cache within `sync_seconds`.
     """
     async with self._lock, self._alone():
       folder, _ = await asyncio.to_thread(self._published.write, params, version)
       await asyncio.to_thread(assign, model_runner(self._engine), folder)
-      await self._engine.tokenizer_manager.flush_cache()
+      await self._flush()
       self._version = version
       self._published.prune(version)
 
@@ -110,6 +122,15 @@ class SglJaxSampler:
 
   async def close(self) -> None:
     """Nothing: the engine belongs to the caller, and its `shutdown` ends every child of this process."""
+
+  async def _flush(self) -> None:
+    """Empties the cache, which the engine refuses while anything runs: also what nobody waits for any more."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + self._sync_seconds
+    while not (answer := await self._engine.tokenizer_manager.flush_cache()).success:
+      if loop.time() > end:
+        raise SamplerError(f'the engine does not empty its cache: {answer.error_msg}')
+      await asyncio.sleep(_FLUSH_PAUSE)
 
   @contextlib.asynccontextmanager
   async def _alone(self) -> AsyncIterator[None]:

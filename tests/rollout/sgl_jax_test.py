@@ -39,15 +39,20 @@ class Engine:
     self.scheduler_info = {'scheduler': types.SimpleNamespace(tp_worker=types.SimpleNamespace(worker=worker))}
     self.tokenizer_manager = self
     self.flushed = self.busy = self.most_busy = 0
-    self.asked, self.spoil = [], False
+    self.asked, self.spoil, self.stuck = [], False, False
 
   async def flush_cache(self):
-    """Counts, and nothing may run."""
-    assert not self.busy
-    self.flushed += 1
+    """Refuses while anything runs, as the real one does."""
+    if not self.busy and not self.stuck:
+      self.flushed += 1
+      return types.SimpleNamespace(success=True, error_msg='')
+    return types.SimpleNamespace(success=False, error_msg='there are pending requests')
 
   async def async_generate(self, **request):
-    """Says its word once per step of the loop."""
+    """Says its word once per step of the loop; whoever gives up the wait leaves it at work."""
+    return await asyncio.shield(asyncio.ensure_future(self._generate(request)))
+
+  async def _generate(self, request):
     self.asked.append(request)
     self.busy += 1
     self.most_busy = max(self.most_busy, self.busy)
@@ -76,7 +81,7 @@ def engine():
 
 @pytest.fixture
 def sampler(engine, tmp_path):
-  return SglJaxSampler(engine, save=save, folder=tmp_path, vocab=50, concurrency=2)
+  return SglJaxSampler(engine, save=save, folder=tmp_path, vocab=50, concurrency=2, sync_seconds=1.0)
 
 
 def test_published_weights_reach_the_programs_and_label_their_tokens(engine, sampler):
@@ -104,6 +109,22 @@ def test_no_answer_spans_a_sync_and_no_more_run_than_may(engine, sampler):
   assert all(len(set(sample.tokens)) == 1 == len(sample.versions) for sample in samples)
   assert all({1: 7, 2: 9, 3: 11}[sample.versions[0][0]] == sample.tokens[0] for sample in samples)
   assert engine.most_busy == 2
+
+
+def test_a_sync_empties_the_cache_though_a_cancelled_request_still_runs(engine, sampler):
+  async def body():
+    await sampler.publish(7, 1)
+    job = asyncio.create_task(ask(sampler, count=40))
+    while not engine.busy:
+      await asyncio.sleep(0)
+    job.cancel()
+    await sampler.publish(9, 2)
+    assert engine.flushed == 2
+    engine.stuck = True
+    with pytest.raises(SamplerError, match='does not empty its cache: there are pending requests'):
+      await sampler.publish(11, 3)
+
+  asyncio.run(body())
 
 
 def test_shared_devices_are_not_used_by_both(engine, sampler):
