@@ -25,7 +25,7 @@ api_key_env names. --config.cache.replay=True repeats a run without its endpoint
 
 from slca_jax.config import defaults
 from slca_jax.own import is_own
-from slca_jax.train.methods import METHODS, VARIANTS, changes, own_changes
+from slca_jax.train.methods import METHODS, VARIANTS, changes
 from slca_jax.train.settings import RLConfig
 
 
@@ -57,7 +57,7 @@ def get_config(method: str = 'slca'):
   config.batching.lengths = (8192, 16384, 24576)
   config.batching.micro_rows = 8
   config.referee.sampling.temperature = 0.6 if method == 'rltr' else 0.0  # rltr averages samples
-  settings = own_changes(method) if is_own(method) else changes(method)
+  settings = changes(method)
   config.method.options.update(settings.pop('method.options'))
   config.update_from_flattened_dict(settings)
   return config

@@ -13,10 +13,13 @@ import pathlib
 import sys
 import traceback
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
 
+from slca_jax.config import nearest, require
 from slca_jax.errors import ConfigError
+
+Known = TypeVar('Known', bound=Callable[..., Any])
 
 _files: set[str] = set()  # of code that was loaded here
 
@@ -62,6 +65,21 @@ def load_function(name: str, takes: str, *, setting: str) -> Callable[..., Any]:
   except (TypeError, ValueError) as error:
     raise ConfigError(f'{setting} is {name!r}; it is called with ({takes}), and that fails: {error}') from error
   return function
+
+
+def find(name: str, known: Mapping[str, Known], takes: str, *, setting: str) -> Known:
+  """The function that `known` has under a name, or one of one's own, as FILE.py:NAME or MODULE:NAME.
+
+  Args:
+    takes: as of `load_function`.
+
+  Raises:
+    ConfigError: there is none, or its code cannot be loaded.
+  """
+  if is_own(name):
+    return cast(Known, load_function(name, takes, setting=setting))
+  require(name in known, f'{setting} is {name!r}; {nearest(name, list(known))}')
+  return known[name]
 
 
 def source(name: str) -> str:

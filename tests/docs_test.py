@@ -25,7 +25,7 @@ from slca_jax.evals.study_settings import StudyConfig
 from slca_jax.ops.segments import segment_runs
 from slca_jax.quickstart.experiment import QuickstartConfig
 from slca_jax.train import rehearsal, worlds
-from slca_jax.train.methods import own_changes
+from slca_jax.train.methods import changes
 from slca_jax.train.settings import RLConfig, SFTConfig
 from slca_jax.train.teacher_settings import SynthesizeConfig
 
@@ -198,7 +198,7 @@ def test_the_pages_commands_are_rehearsed_as_a_run_would(extended):
 
 def test_the_pages_estimator_takes_the_mean_of_the_others_as_its_baseline(extended):
   estimate = own.load('estimators.py:leave_one_out', setting='a')
-  assert own_changes('estimators.py:leave_one_out')['method.options'] == {'tool_weight': 1.0, 'summary_weight': 1.0}
+  assert changes('estimators.py:leave_one_out')['method.options'] == {'tool_weight': 1.0, 'summary_weight': 1.0}
   sampled_BT = np.array([[0, 1, 0, 1]] * 3, bool)  # a call, what the world answers, an answer
   rollout_BT = np.array([[-1, i, i, i] for i in range(3)], np.int32)
   told_R = np.array([1.0, 0.5, 0.0], np.float32)

@@ -28,7 +28,7 @@ def do(folder: pathlib.Path, name: str) -> bool:
   from slca_jax.train import rl
 
   config = build(study_settings.StudyConfig, json.loads((folder / 'study.json').read_text('utf-8')))
-  job = job_of(name)
+  job = study_settings.job_of(config, name)
   place, began = folder / job.name, time.process_time()
   resumed = place.exists()
   if job.is_run:
@@ -46,14 +46,6 @@ def do(folder: pathlib.Path, name: str) -> bool:
   mark = study_settings.mark(config, job)
   write_json(place / 'done.json', {'cpu_seconds': spent, 'resumed': resumed, 'settings': mark})
   return True
-
-
-def job_of(name: str):
-  """The job of a name."""
-  from slca_jax.evals.study_settings import PLANNER, START, Job
-
-  regime, *method, seed = name.split('/')
-  return Job(regime, '' if regime in (START, PLANNER) else method[0], int(seed))
 
 
 def _teach(config, job) -> bool:

@@ -14,6 +14,7 @@ from slca_jax.evals.settings import SHARED, EvaluateConfig, lasting
 from slca_jax.evals.statistics import Sampling
 from slca_jax.quickstart import experiment
 from slca_jax.quickstart.experiment import QuickstartConfig
+from slca_jax.train import rehearsal
 from slca_jax.train.methods import changed, changes
 from slca_jax.train.settings import JudgeSettings, RLConfig
 
@@ -28,7 +29,7 @@ class StudyConfig:
   Attributes:
     output: folder of all runs, and of the tables; the same command again makes what is missing.
     world: 'quickstart' trains a policy per seed on the market, as `quickstart` says; 'own' takes `rl` as it is.
-    methods: names of `train/methods.py`.
+    methods: names of `train/methods.py`, and estimators of one's own as FILE.py:NAME, whose runs are named NAME.
     regimes: how the judge is disturbed in training: noise=0.3, bias=0.25, noise=0.3+bias=0.1, or plain.
     sweep, sweep_methods: more regimes, for these methods alone.
     seeds: of everything; in the strings of `rl`, {seed} stands for it.
@@ -76,8 +77,11 @@ class StudyConfig:
     require(self.jobs > 0, f'jobs is {self.jobs}; it counts processes and must be positive')
     require(self.run_seconds > 0, f'run_seconds is {self.run_seconds}; it must be positive')
     require(self.world != 'own' or bool(self.rl.data.heldout), 'rl.data.heldout is empty; a study needs held-out tasks')
+    named: dict[str, str] = {}
     for method in (*self.methods, *self.sweep_methods):
       changes(method)
+      other = named.setdefault(_short(method), method)
+      require(other == method, f'methods {other!r} and {method!r} would share a folder; give the function another name')
     for method in self.overrides:
       require(method in self.methods, f'overrides names {method!r}, which is none of methods')
     for regime in (*self.regimes, *self.sweep):
@@ -96,7 +100,7 @@ class Job:
   @property
   def name(self) -> str:
     """Its folder in the output."""
-    return '/'.join(filter(None, (self.regime, self.method, str(self.seed))))
+    return '/'.join(filter(None, (self.regime, _short(self.method), str(self.seed))))
 
   @property
   def is_run(self) -> bool:
@@ -109,6 +113,11 @@ def runs(config: StudyConfig) -> list[Job]:
   pairs = [(regime, method) for regime in config.regimes for method in config.methods]
   pairs += [(regime, method) for regime in config.sweep for method in config.sweep_methods]
   return [Job(regime, method, seed) for seed in config.seeds for regime, method in dict.fromkeys(pairs)]
+
+
+def job_of(config: StudyConfig, name: str) -> Job:
+  """The job of a name."""
+  return next(job for run in runs(config) for job in (run, *needed(config, run)) if job.name == name)
 
 
 def selected(config: StudyConfig) -> list[Job]:
@@ -210,7 +219,7 @@ def evaluation_settings(config: StudyConfig, job: Job) -> EvaluateConfig:
 
   A planner is answered for by the summariser.
   """
-  base = build(RLConfig, base_of(config, job.seed), path=job.name)
+  base = _base_run(config, job)
   folder = pathlib.Path(config.output) / job.name
   shared = {name: getattr(base, name) for name in SHARED}
   shared['judge'] = dataclasses.replace(base.judge, noise=0.0, bias=0.0)
@@ -230,14 +239,25 @@ def evaluation_settings(config: StudyConfig, job: Job) -> EvaluateConfig:
 
 
 def mark(config: StudyConfig, job: Job) -> str:
-  """A digest of all that a job's result depends on."""
+  """A digest of all that a job's result depends on, code of one's own included."""
   parts: list[Any] = [job.regime, lasting(evaluation_settings(config, job)), config.samples]
   if job.is_run:
     parts.append(as_dict(run_settings(config, job)))
   elif config.world == 'quickstart':
     parts.append(as_dict(quickstart_of(config, job.seed)) | {'rl': None, 'noisy': None, 'biased': None})
+  code = rehearsal.digests(run_settings(config, job) if job.is_run else _base_run(config, job))
+  parts += sorted(code.values())
   plain = _moved(parts, config.output)
   return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _base_run(config: StudyConfig, job: Job) -> RLConfig:
+  return build(RLConfig, base_of(config, job.seed), path=job.name)
+
+
+def _short(method: str) -> str:
+  """What a method's folder is called: NAME of FILE.py:NAME."""
+  return method.rpartition(':')[2]
 
 
 def _moved(tree: Any, folder: str) -> Any:

@@ -26,7 +26,6 @@ import jax.numpy as jnp
 
 from slca_jax import own
 from slca_jax.arrays import NONE, SUMMARY, TOOL, Rewards, Segments
-from slca_jax.config import nearest, require
 from slca_jax.ops.advantages import group_relative, route, route_segments
 from slca_jax.ops.segments import present
 from slca_jax.ops.turns import turn_credits, turn_margins
@@ -290,10 +289,7 @@ def estimator_of(name: str) -> Callable[..., jax.Array]:
   Raises:
     ConfigError: there is none, or its code cannot be loaded.
   """
-  if own.is_own(name):
-    return own.load_function(name, 'rewards, segments, rollout_BT', setting='method.estimator')
-  require(name in ESTIMATORS, f'method.estimator is {name!r}; {nearest(name, list(ESTIMATORS))}')
-  return ESTIMATORS[name]
+  return own.find(name, ESTIMATORS, 'rewards, segments, rollout_BT', setting='method.estimator')
 
 
 def segment_credits(

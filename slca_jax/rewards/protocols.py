@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
 from slca_jax import own
-from slca_jax.config import nearest, require
+from slca_jax.config import require
 from slca_jax.dialogue import Scores, Status, Trajectory
 from slca_jax.errors import JudgeFailure
 from slca_jax.rewards.judge import Judge, Verdict
@@ -160,10 +160,7 @@ def protocol_of(name: str) -> Protocol:
   Raises:
     ConfigError: there is none, or its code cannot be loaded.
   """
-  if own.is_own(name):
-    return own.load_function(name, 'seen, referee', setting='method.protocol')
-  require(name in PROTOCOLS, f'protocol is {name!r}; {nearest(name, list(PROTOCOLS))}')
-  return PROTOCOLS[name]
+  return own.find(name, PROTOCOLS, 'seen, referee', setting='method.protocol')
 
 
 def needs_referee(protocol: str, options: Scoring) -> bool:

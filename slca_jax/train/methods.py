@@ -73,11 +73,13 @@ def names() -> tuple[str, ...]:
 
 
 def changes(name: str) -> dict[str, Any]:
-  """What a method or variant changes of any run's settings.
+  """What a method, a variant, or an estimator of one's own as FILE.py:NAME changes of any run's settings.
 
   Raises:
-    ConfigError: there is none of this name.
+    ConfigError: there is none of this name, or its code cannot be loaded.
   """
+  if own.is_own(name):
+    return _own_changes(name)
   require(name in METHODS or name in VARIANTS, f'{name!r} is no method; {nearest(name, names())}')
   method, more = VARIANTS.get(name, (name, {}))
   estimator, options, protocol = METHODS[method]
@@ -85,12 +87,8 @@ def changes(name: str) -> dict[str, Any]:
   return changed(started, more)
 
 
-def own_changes(estimator: str) -> dict[str, Any]:
-  """What an estimator of one's own, as FILE.py:NAME, changes: its numeric options stand at their defaults.
-
-  Raises:
-    ConfigError: it cannot be loaded.
-  """
+def _own_changes(estimator: str) -> dict[str, Any]:
+  """Its numeric options stand at their defaults."""
   function = own.load_function(estimator, 'rewards, segments, rollout_BT', setting='method.estimator')
   parameters = inspect.signature(function).parameters.values()
   options = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}

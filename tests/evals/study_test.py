@@ -21,6 +21,7 @@ from slca_jax.evals.study_settings import (
   base_of,
   evaluation_settings,
   is_planner,
+  job_of,
   judge_of,
   mark,
   needed,
@@ -128,6 +129,34 @@ def test_own_runs_put_the_seed_into_their_paths():
   made = run_settings(grid, Job('plain', 'slca', 3))
   assert (made.model.path, made.data.train, made.seed) == ('m/3', 't/3.jsonl', 3)
   assert [job.name for job in needed(grid, Job('plain', 'rltr', 3))] == ['start/3']
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+  """A folder of estimators of one's own, which is where the study is started."""
+  (tmp_path / 'mine.py').write_text('def half(rewards, segments, rollout_BT, *, share=0.5): ...\n')
+  (tmp_path / 'other.py').write_text('def half(rewards, segments, rollout_BT): ...\n')
+  monkeypatch.chdir(tmp_path)
+  heldout(tmp_path / 'study')
+  return tmp_path / 'mine.py'
+
+
+def test_an_estimator_of_ones_own_is_a_method_like_any_other(mine):
+  grid = config('study', methods=('slca', 'mine.py:half'), overrides={'mine.py:half': {'group_size': 4}})
+  job = job_of(grid, 'noise=0.3/half/1')
+  assert job == Job('noise=0.3', 'mine.py:half', 1) and job.name == 'noise=0.3/half/1'
+  made = run_settings(grid, job)
+  assert (made.method.estimator, made.method.options, made.group_size) == ('mine.py:half', {'share': 0.5}, 4)
+  with pytest.raises(ConfigError, match=r"'mine\.py:half' and 'other\.py:half' would share a folder"):
+    config('study', methods=('mine.py:half',), sweep_methods=('other.py:half',))
+
+
+def test_a_run_counts_as_made_only_by_the_code_that_it_was_made_with(mine):
+  grid = config('study', methods=('slca', 'mine.py:half'))
+  marks = lambda: [mark(grid, Job('plain', method, 0)) for method in grid.methods]
+  slca, half = marks()
+  mine.write_text(mine.read_text() + '# other code\n')
+  assert marks()[0] == slca and marks()[1] != half
 
 
 # ---- Numbers.
