@@ -181,8 +181,7 @@ class Session:
   async def _exactly(self, size: int) -> bytes:
     loop, parts = asyncio.get_running_loop(), bytearray()
     while len(parts) < size:
-      part = await loop.sock_recv(self._sock, size - len(parts))
-      if not part:
+      if not (part := await loop.sock_recv(self._sock, size - len(parts))):
         return b''
       parts += part
     return bytes(parts)
@@ -192,7 +191,8 @@ class Session:
     if self.closed:
       return
     if self._busy:
-      self._cradle.kill(self._name)
+      with contextlib.suppress(OSError):
+        self._cradle.tell({'kill': self._name})
     self._sock.close()
     self._cradle.worlds.discard(self._name)
 
@@ -201,12 +201,13 @@ class _Cradle:
   """The process that holds a blueprint, seen from here."""
 
   def __init__(self, sock: socket.socket):
-    self.sock = sock
+    self.sock, self._lock = sock, threading.Lock()
     self.worlds: set[int] = set()
 
-  def kill(self, name: int) -> None:
-    with contextlib.suppress(OSError):
-      wire.send(self.sock, {'kill': name})
+  def tell(self, message: Mapping[str, Any], *, descriptor: int | None = None) -> None:
+    """Sends a message whole, whoever else sends one."""
+    with self._lock:
+      wire.send(self.sock, message, descriptor=descriptor)
 
 
 class Sandbox:
@@ -271,14 +272,12 @@ class Sandbox:
   def _open(self, code: Code) -> Session:
     cradle = self._cradles.pop(code.key, None) or self._load(code)
     self._cradles[code.key] = cradle  # the last used stands last
-    self._opened += 1
-    name = self._opened
+    self._opened = name = self._opened + 1
     here, there = socket.socketpair()
     with there:
-      wire.send(cradle.sock, {'open': name}, descriptor=there.fileno())
+      cradle.tell({'open': name}, descriptor=there.fileno())
     cradle.worlds.add(name)
-    most = max(self.settings.most_result, self.settings.most_database)
-    return Session(here, cradle, name, most=most)
+    return Session(here, cradle, name, most=max(self.settings.most_result, self.settings.most_database))
 
   def _load(self, code: Code) -> _Cradle:
     self._make_room()
@@ -301,8 +300,7 @@ class Sandbox:
       self._drop(key)
 
   def _drop(self, key: str) -> None:
-    cradle = self._cradles.pop(key, None)
-    if cradle is not None:
+    if cradle := self._cradles.pop(key, None):
       cradle.sock.close()
 
   def _send_to_nursery(self, there: socket.socket) -> None:
@@ -318,7 +316,9 @@ class Sandbox:
       here.settimeout(_PATIENCE)
       with there:
         process = _start_process(there)
-      report = wire.receive(here, most=_MEGABYTE)
+      report = None
+      with contextlib.suppress(OSError):  # it says nothing
+        report = wire.receive(here, most=_MEGABYTE)
       if not isinstance(report, dict):
         process.kill()
         process.wait()

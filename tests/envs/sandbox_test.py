@@ -3,10 +3,14 @@
 import asyncio
 import os
 import textwrap
+import threading
+from typing import Any
 
 import pytest
 
 from slca_jax.dialogue import Tool, ToolCall
+from slca_jax.envs import sandbox as sandboxes
+from slca_jax.envs.confined import wire
 from slca_jax.envs.confined.source import faults, signatures
 from slca_jax.envs.guard import CallLimits
 from slca_jax.envs.sandbox import Code, Protections, Sandbox, SandboxSettings
@@ -310,3 +314,36 @@ def test_levels_follow_from_what_is_active():
   assert Protections(('processes', 'limits', 'filter', 'namespaces'), {}).level == 'full'
   assert Protections(('processes', 'limits', 'filter'), {'namespaces': 'not permitted'}).level == 'kernel'
   assert Protections(('processes', 'limits'), {'filter': 'none', 'namespaces': 'none'}).level == 'limits'
+
+
+def test_a_sandbox_that_says_nothing_is_a_failure_and_leaves_no_process(monkeypatch):
+  started = []
+  begin = sandboxes._start_process
+  monkeypatch.setattr(sandboxes, '_PATIENCE', 1e-6)
+  monkeypatch.setattr(sandboxes, '_start_process', lambda there: started.append(begin(there)) or started[-1])
+  with pytest.raises(EnvironmentFailure, match='the sandbox does not start'):
+    Sandbox(SandboxSettings(least='limits')).protections()
+  assert started[0].returncode is not None
+
+
+def test_threads_that_open_and_kill_worlds_do_not_mix_their_messages():
+  sent = []
+
+  class Slow:
+    """Gives every message away in two parts, as a socket may."""
+
+    def sendall(self, data):
+      sent.append(data[:3])
+      pause.wait(0.01)
+      sent.append(data[3:])
+
+  pause = threading.Event()
+  socket: Any = Slow()
+  cradle = sandboxes._Cradle(socket)
+  crew = [threading.Thread(target=cradle.tell, args=({'kill': name},)) for name in range(4)]
+  for thread in crew:
+    thread.start()
+  for thread in crew:
+    thread.join()
+  whole = [wire.pack({'kill': name}) for name in range(4)]
+  assert sorted(sent[i] + sent[i + 1] for i in range(0, 8, 2)) == sorted(whole)
