@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -286,11 +286,23 @@ def search(
   shared: bool,
   every: bool = False,
   judge: Judge | None = None,
+  before: Iterable[Verdict] = (),
 ) -> Iterator[Verdict]:
-  """Verdicts on candidates until one fits, or on all of them; where none fits, on changes until one helps."""
-  found, judge = False, judge or compile_step
+  """Verdicts on candidates until one fits, or on all of them; where none fits, on changes until one helps.
+
+  On the mesh of a candidate that does not fit, here or among the verdicts `before`, longer rows are not compiled.
+  """
+  found, judge, tried = False, judge or compile_step, list(before)
   for candidate in candidates(config, decoder, len(target.devices), shared=shared):
-    verdict = judge(decoder, target, candidate, model=model)
+    work = workload(candidate.config, leaves=candidate.leaves)
+    asked = Verdict(target, model, candidate, work, math.inf, '')
+    less = next((verdict for verdict in tried if _needs_less(verdict, asked)), None)
+    if less:
+      why = f'not compiled: rows of {less.work.length:,} need {less.needed:.1f} of {target.chip.memory:.1f} GiB'
+      verdict = dataclasses.replace(asked, needed=less.needed, why=why)
+    else:
+      verdict = judge(decoder, target, candidate, model=model)
+    tried.append(verdict)
     found |= verdict.fits
     yield verdict
     if found and not every:
@@ -301,6 +313,13 @@ def search(
     yield verdict
     if verdict.fits:
       return
+
+
+def _needs_less(found: Verdict, asked: Verdict) -> bool:
+  """Whether what does not fit is the same run with shorter rows."""
+  same = lambda v: (v.model, v.target.name, v.candidate.name, v.candidate.change)
+  shorter = found.work.length < asked.work.length
+  return shorter and not found.fits and math.isfinite(found.needed) and same(found) == same(asked)
 
 
 def _with_rows(config: RLConfig, shards: int, length: int) -> RLConfig:

@@ -40,26 +40,29 @@ def run(
   targets = {name: describe(name) for _, name, _ in cases}  # a name that is wrong is refused before any compile
   folder.mkdir(parents=True, exist_ok=True)
   file = folder / 'plan.json'
-  known: list[dict[str, Any]] = json.loads(file.read_text(encoding='utf-8')) if file.exists() else []
+  rows = json.loads(file.read_text(encoding='utf-8')) if file.exists() else []
+  known = {_case(row): row for row in rows}
   judge = functools.partial(_remembered, known)
-  verdicts: list[Verdict] = []
+  verdicts: dict[str, Verdict] = {}  # by their case: repeated and shared prompts try some of the same rows
   fit = True
   for model, name, shared in cases:
-    found = []
-    for verdict in search(models[model], config, targets[name], model=model, shared=shared, every=every, judge=judge):
+    found, before = [], tuple(verdicts.values())
+    usual = {'model': model, 'shared': shared, 'every': every, 'judge': judge, 'before': before}
+    for verdict in search(models[model], config, targets[name], **usual):
       found.append(verdict)
-      verdicts.append(verdict)
       print(line(verdict), flush=True)
-      rows = [_plain(verdict) for verdict in verdicts]
-      write_json(file, rows + [row for row in known if _case(row) not in map(_case, rows)])
-      (folder / 'plan.md').write_text(markdown(verdicts), encoding='utf-8')
+      row = _plain(verdict)
+      verdicts[_case(row)] = verdict
+      known[_case(row)] = row
+      write_json(file, [known[case] for case in (*verdicts, *(case for case in known if case not in verdicts))])
+      (folder / 'plan.md').write_text(markdown(tuple(verdicts.values())), encoding='utf-8')
     fit &= any(verdict.fits and not verdict.candidate.change for verdict in found)
-  print('\n'.join(['', *advice(verdicts)]))
+  print('\n'.join(['', *advice(tuple(verdicts.values()))]))
   return fit
 
 
 def _remembered(
-  known: Sequence[dict[str, Any]],
+  known: Mapping[str, dict[str, Any]],
   decoder: TransformerConfig,
   target: Target,
   candidate: Candidate,
@@ -68,8 +71,7 @@ def _remembered(
 ) -> Verdict:
   """The verdict that a row of an earlier report holds, or else a new one."""
   work = workload(candidate.config, leaves=candidate.leaves)
-  asked = _case(_plain(Verdict(target, model, candidate, work, 0.0, '')))
-  row = next((row for row in known if _case(row) == asked), None)
+  row = known.get(_case(_plain(Verdict(target, model, candidate, work, 0.0, ''))))
   if row is None:
     return compile_step(decoder, target, candidate, model=model)
   programs = {name: Program(**row[name]) if row[name] else None for name in ('prepare', 'update')}
@@ -82,9 +84,10 @@ def _plain(verdict: Verdict) -> dict[str, Any]:
   return json.loads(json.dumps(as_json(verdict)))
 
 
-def _case(row: Mapping[str, Any]) -> list[Any]:
+def _case(row: Mapping[str, Any]) -> str:
   """What a row is of, other than what was found."""
-  return [row[name] for name in ('model', 'chip', 'topology', 'mesh', 'responses_per_row', 'change', 'config')]
+  names = ('model', 'chip', 'topology', 'mesh', 'responses_per_row', 'change', 'config')
+  return json.dumps([row[name] for name in names], sort_keys=True)
 
 
 def line(verdict: Verdict) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import math
 
 import jax
 import jax.numpy as jnp
@@ -198,6 +199,32 @@ def test_where_nothing_fits_the_smallest_change_is_named(target):
   assert advice.startswith('tiny does not fit v5e:2x4') and advice.endswith('plan v5e:4x4')
 
 
+def test_longer_rows_are_not_compiled_where_shorter_ones_do_not_fit(target, verdict):
+  """On each mesh: what rows of one response need there, rows of more responses need as well."""
+  compiled = []
+
+  def judge(decoder, target, candidate, *, model):
+    compiled.append((candidate.name, candidate.leaves))
+    needed = 5.0 if candidate.name == '8x1' else 3.0
+    work = plan.workload(candidate.config, leaves=candidate.leaves)
+    return plan.Verdict(target, model, candidate, work, needed, 'update needs much' if needed > 4 else '')
+
+  usual = {'model': 'tiny', 'judge': judge, 'every': True}
+  config = settings(prompts=16, mini_batch=16)
+  before = list(plan.search(DECODER, config, target, shared=False, **usual))
+  assert [(v.candidate.name, v.fits) for v in before] == [('8x1', False), ('4x2', True)]
+  compiled.clear()
+  found = list(plan.search(DECODER, config, target, shared=True, before=before, **usual))
+  assert compiled == [('4x2', 4), ('4x2', 2), ('8x1', 1), ('4x2', 1)]
+  skipped = [v for v in found if v.candidate.leaves > 1 and v.candidate.name == '8x1']
+  assert len(skipped) == 2 and all(v.needed == 5.0 and not v.fits for v in skipped)
+  assert skipped[0].why == 'not compiled: rows of 384 need 5.0 of 16.0 GiB'
+  other = [dataclasses.replace(v, model='other') for v in before]
+  compiled.clear()
+  list(plan.search(DECODER, config, target, shared=True, before=other, **usual))
+  assert ('8x1', 4) in compiled
+
+
 def test_auto_attention_means_what_it_means_on_the_target(target):
   tpu = dataclasses.replace(target, chip=chips.CHIPS['TPU v5 lite'])
   config = settings(model=Model(attention='auto'))
@@ -221,6 +248,21 @@ def test_a_report_is_written_and_what_it_says_is_not_compiled_again(tmp_path, ca
   monkeypatch.setattr(plan_report, 'compile_step', lambda *_, **__: pytest.fail('compiled again'))
   assert plan_report.run({'tiny': DECODER}, settings(), cases, tmp_path)
   assert (tmp_path / 'plan.md').read_text() == text
+
+
+def test_repeated_and_shared_prompts_try_the_same_rows_once(tmp_path, monkeypatch, verdict):
+  compiled = []
+
+  def judge(decoder, target, candidate, *, model):
+    compiled.append((candidate.name, candidate.leaves))
+    work = plan.workload(candidate.config, leaves=candidate.leaves)
+    return dataclasses.replace(verdict, candidate=candidate, work=work, model=model, needed=math.inf, why='no')
+
+  monkeypatch.setattr(plan_report, 'compile_step', judge)
+  cases = [('tiny', 'cpu:8', False), ('tiny', 'cpu:8', True)]
+  assert not plan_report.run({'tiny': DECODER}, settings(objective=Objective(kl=0.0)), cases, tmp_path)
+  rows = json.loads((tmp_path / 'plan.json').read_text())
+  assert len(compiled) == len(rows) and ('8x1', 1) in compiled
 
 
 def test_a_report_keeps_what_it_said_of_others(tmp_path, monkeypatch, verdict):
