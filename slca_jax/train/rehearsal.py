@@ -13,7 +13,8 @@ from slca_jax import blocking, own
 from slca_jax.arrays import Rewards
 from slca_jax.config import require
 from slca_jax.dialogue import Observation, Parsed, Status, Task, Trajectory, Turn
-from slca_jax.errors import ConfigError
+from slca_jax.envs.mcp_client import listed_tools
+from slca_jax.errors import ConfigError, EnvironmentFailure
 from slca_jax.ops.estimators import estimator_of
 from slca_jax.ops.segments import segment_runs
 from slca_jax.rewards.judge import Judge, RuleJudge, SolvedByRule
@@ -27,8 +28,9 @@ _ROLLOUTS = 5  # two groups of two, and one that pads the batch
 def rehearse(config: RLConfig, tasks: Sequence[Task]) -> None:
   """Tries what a run's settings name of one's own on its first task; does nothing where they name nothing.
 
-  The world is opened and closed and not called. Rewards and judges see two rollouts: one that makes the gold calls,
-  each answered by '{}', and one that answers at once. The estimator sees a jitted batch in which a reward is absent.
+  The world is opened and closed and not called; an MCP server is asked for its tools. Rewards and judges see two
+  rollouts: one that makes the gold calls, each answered by '{}', and one that answers at once. The estimator sees a
+  jitted batch in which a reward is absent.
 
   Raises:
     ConfigError: it cannot be loaded, breaks, or gives what cannot be used.
@@ -39,9 +41,14 @@ def rehearse(config: RLConfig, tasks: Sequence[Task]) -> None:
   if own.is_own(config.judge.kind) or own.is_own(config.method.rewards):
     for task, calls in itertools.product(tasks[:1], (True, False)):
       blocking.run(_score(imagined(task, calls), judge, config))
-  if own.is_own(config.environment.backend):
-    for task in [task for task in tasks if task.blueprint is None][:1]:
-      _open(task, config)
+  worlds.check_offered(config.environment, tasks)
+  first = {task.blueprint: task for task in reversed(tasks)}
+  served = 'mcp' if 'mcp' in first else None if config.environment.backend == 'mcp' else ''
+  if served in first:
+    _ask_server(first[served], config)
+  for name in (*worlds.TAU2, *((None,) if own.is_own(config.environment.backend) else ())):
+    if name in first:
+      _open(first[name], config)
 
 
 def sources(config: RLConfig) -> tuple[str, ...]:
@@ -106,8 +113,20 @@ async def _score(trajectory: Trajectory, judge: Judge, config: RLConfig) -> None
   require(not error, f'method.protocol is {config.method.protocol!r}; {what}: {error}')
 
 
+def _ask_server(task: Task, config: RLConfig) -> None:
+  """Raises ConfigError if the MCP server does not start, or lacks what a task's gold calls."""
+  name = f'environment.mcp is {config.environment.mcp!r}'
+  try:
+    offered = {tool.name for tool in listed_tools(worlds.server_of(config.environment))}
+  except EnvironmentFailure as error:
+    raise ConfigError(f'{name}; it does not serve: {error}') from error
+  lacking = {call.name for step in task.gold for call in step} - offered
+  require(not lacking, f'{name}; task {task.id} calls {sorted(lacking)}, the server offers {sorted(offered)}')
+
+
 def _open(task: Task, config: RLConfig) -> None:
-  name = f'environment.backend is {config.environment.backend!r}'
+  own_world = task.blueprint is None
+  name = f'environment.backend is {config.environment.backend!r}' if own_world else f'the world is {task.blueprint!r}'
   try:
     with contextlib.closing(worlds.opener(config.environment)(task, 0)) as world:
       missing = [part for part in ('tools', 'step', 'close') if not hasattr(world, part)]

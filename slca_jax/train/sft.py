@@ -75,6 +75,8 @@ class Student:
     self.trace = Tracer(folder / 'trace', config.trace)
     self.checkpoints = Checkpoints(folder / 'checkpoints', config.checkpoint)
     self.step, self.numbers = self._restore()
+    if hosts.is_first() and not self.done:
+      (folder / 'result.json').unlink(missing_ok=True)  # of a run that ended and goes on: who waits for it would stop
     self.writer = metrics.Writer(folder, resume_at=self.step + 1, silent=not hosts.is_first())
 
   @property
@@ -191,4 +193,6 @@ def _read(config: SFTConfig) -> tuple[list[Dialogue], list[Dialogue]]:
   read = lambda path: [select(dialogue, config.learned) for dialogue in read_dialogues(path)] if path else []
   if config.data.encoded:  # read one by one where they are encoded
     return [], read(config.data.heldout)
-  return read(config.data.train), read(config.data.heldout)
+  found = read(config.data.train)
+  require(bool(found), f'{config.data.train} holds no dialogue')
+  return found, read(config.data.heldout)

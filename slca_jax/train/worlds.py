@@ -23,7 +23,7 @@ from slca_jax.envs.mcp_client import McpServer, mcp_opener
 from slca_jax.envs.recorded import recorded_opener
 from slca_jax.envs.sgls import simulated_opener
 from slca_jax.envs.tau2 import DOMAINS, tau2_opener
-from slca_jax.errors import DataError, EnvironmentFailure
+from slca_jax.errors import ConfigError, DataError, EnvironmentFailure
 from slca_jax.nn import hosts
 from slca_jax.nn.weights import named_tensors, save_hf
 from slca_jax.ops.estimators import estimator_of
@@ -44,6 +44,7 @@ from slca_jax.train.settings import EnvironmentSettings, JudgeSettings, Method, 
 from slca_jax.train.surroundings import MARGIN
 
 WORLDS: dict[str, World] = {'market': MARKET}  # by a task's blueprint
+TAU2 = tuple(f'tau2/{name}' for name in DOMAINS)
 
 SeededScorer = Callable[..., Awaitable[Scores]]  # (trajectory, *, seed)
 
@@ -52,7 +53,7 @@ def read(data: TaskFiles) -> tuple[list[Task], list[Task]]:
   """(training tasks, held-out tasks).
 
   Raises:
-    ConfigError: a file is missing, or a task is in both.
+    ConfigError: a file is missing or empty, or a task is in both.
     DataError: a line is no task.
   """
   require(bool(data.train), 'data.train is empty; give a JSONL file of tasks')
@@ -60,6 +61,8 @@ def read(data: TaskFiles) -> tuple[list[Task], list[Task]]:
     require(pathlib.Path(path).is_file(), f'data names {path!r}; there is no such file')
   tasks = read_tasks(data.train)
   heldout = read_tasks(data.heldout) if data.heldout else []
+  for path, found in ((data.train, tasks), (data.heldout, heldout)):
+    require(bool(found) or not path, f'{path} holds no task')
   shared = {task.id for task in tasks} & {task.id for task in heldout}
   require(
     not shared, f'{len(shared)} tasks stand in {data.train} and in {data.heldout}, {min(shared, default="")!r} first'
@@ -78,6 +81,20 @@ def require_gold(tasks: Sequence[Task], method: Method, scoring: Scoring) -> Non
     )
 
 
+def check_offered(settings: EnvironmentSettings, tasks: Sequence[Task]) -> None:
+  """Raises ConfigError for a folder that is not there, and for tasks that live in a world which nobody opens."""
+  folder = pathlib.Path(settings.blueprints)
+  require(folder.is_dir(), f'environment.blueprints is {settings.blueprints!r}; there is no such folder')  # '' is here
+  named = {task.blueprint: task.id for task in reversed(tasks) if task.blueprint is not None}
+  offered = {*WORLDS, *TAU2, *(('mcp',) if settings.mcp else ())}
+  lost = [name for name in named if name not in offered and not (settings.blueprints and (folder / name).is_dir())]
+  if lost:
+    raise ConfigError(
+      f'tasks live in {len(lost)} worlds that are not there, such as task {named[lost[-1]]} in {lost[-1]!r}; '
+      'environment.blueprints names the folder of blueprints, environment.mcp the command of the server mcp'
+    )
+
+
 def check_method(method: Method, scoring: Scoring, *, has_referee: bool = False) -> None:
   """Raises ConfigError for an unknown estimator or option, naming the nearest known one, or a judge that is missing."""
   parameters = inspect.signature(estimator_of(method.estimator)).parameters.values()
@@ -89,6 +106,14 @@ def check_method(method: Method, scoring: Scoring, *, has_referee: bool = False)
   check_protocol(method.rewards, scoring, has_referee=has_referee)
 
 
+def server_of(settings: EnvironmentSettings) -> McpServer:
+  """The user's MCP server. Raises ConfigError for a command that is none."""
+  try:
+    return McpServer(tuple(shlex.split(settings.mcp)))
+  except ValueError as error:
+    raise ConfigError(f'environment.mcp is {settings.mcp!r}, which is no command: {error}') from error
+
+
 def opener(settings: EnvironmentSettings, endpoints: Endpoints = NO_ENDPOINTS) -> Opener:
   """Opens a task's executable world if it names one, its records or its simulator behind the checks otherwise.
 
@@ -98,9 +123,9 @@ def opener(settings: EnvironmentSettings, endpoints: Endpoints = NO_ENDPOINTS) -
   """
   limits = CallLimits(deadline=settings.call_seconds, max_characters=settings.max_characters)
   worlds: dict[str, Opener] = {name: executable_opener(world, limits=limits) for name, world in WORLDS.items()}
-  worlds |= dict.fromkeys((f'tau2/{name}' for name in DOMAINS), tau2_opener(limits=limits))
+  worlds |= dict.fromkeys(TAU2, tau2_opener(limits=limits))
   if settings.mcp:
-    worlds['mcp'] = mcp_opener(McpServer(tuple(shlex.split(settings.mcp))), each=settings.mcp_each, limits=limits)
+    worlds['mcp'] = mcp_opener(server_of(settings), each=settings.mcp_each, limits=limits)
   backend = worlds['mcp'] if settings.backend == 'mcp' else recorded_opener(checks=settings.checks, limits=limits)
   if is_own(settings.backend):
     backend = load_function(settings.backend, 'task, seed', setting='environment.backend')

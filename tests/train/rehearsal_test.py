@@ -2,6 +2,9 @@
 
 import asyncio
 import dataclasses
+import pathlib
+import shlex
+import sys
 import textwrap
 
 import pytest
@@ -210,6 +213,34 @@ def test_a_world_that_cannot_be_used_is_refused(named, name, says):
 def test_mcp_as_the_backend_needs_the_servers_command():
   with pytest.raises(ConfigError, match="mcp is empty; backend 'mcp' needs the command"):
     EnvironmentSettings(backend='mcp')
+
+
+def test_server_that_does_not_start_or_lacks_what_is_called_is_refused():
+  pytest.importorskip('mcp', reason="needs pip install 'slca_jax[mcp]'")
+  served = shlex.join([sys.executable, str(pathlib.Path(__file__).parents[1] / 'served.py')])
+  backend = lambda command: configured(environment=EnvironmentSettings(backend='mcp', mcp=command))
+  whispers = dataclasses.replace(TASK, gold=((ToolCall('whisper', {}),),))
+  rehearsal.rehearse(backend(served), [whispers])
+  with pytest.raises(
+    ConfigError, match=r"environment\.mcp is .*task t calls \['mumble'\], the server offers \[.*'whisper'"
+  ):
+    rehearsal.rehearse(backend(served), [dataclasses.replace(TASK, id='t', gold=((ToolCall('mumble', {}),),))])
+  with pytest.raises(ConfigError, match=r'environment\.mcp is .*nothing\.py.*it does not serve: '):
+    rehearsal.rehearse(backend(f'{sys.executable} nothing.py'), [whispers])
+  with pytest.raises(ConfigError, match='which is no command: No closing quotation'):
+    rehearsal.rehearse(backend("python 'served.py"), [whispers])
+  rehearsal.rehearse(backend('nothing'), [dataclasses.replace(TASK, blueprint='market')])  # nobody opens it
+
+
+def test_worlds_that_are_not_there_are_refused(tmp_path):
+  (tmp_path / 'shop').mkdir()
+  here = configured(environment=EnvironmentSettings(blueprints=str(tmp_path)))
+  tasks = [dataclasses.replace(TASK, id=name, blueprint=name) for name in ('shop', 'market', 'farm', 'mill')]
+  rehearsal.rehearse(here, tasks[:2])
+  with pytest.raises(ConfigError, match=r"2 worlds that are not there, such as task farm in 'farm'; environment\.blue"):
+    rehearsal.rehearse(here, tasks)
+  with pytest.raises(ConfigError, match=r"blueprints is '.*/nowhere'; there is no such folder"):
+    rehearsal.rehearse(configured(environment=EnvironmentSettings(blueprints=f'{tmp_path}/nowhere')), [TASK])
 
 
 def test_code_that_changed_is_another_run(named, tmp_path):
