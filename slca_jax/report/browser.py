@@ -34,11 +34,12 @@ class Browser:
     self._out, self._in = os.fdopen(to_browser, 'wb'), os.fdopen(from_browser, 'rb')
     self._ids, self._rest, self._session = itertools.count(1), b'', ''
     self.problems: list[str] = []
-    self._loaded = False
+    self._loaded: set[str] = set()  # documents, by their loaders
     target = self._call('Target.createTarget', url='about:blank')['targetId']
     self._session = self._call('Target.attachToTarget', targetId=target, flatten=True)['sessionId']
     for domain in ('Page', 'Runtime', 'Log'):
       self._call(f'{domain}.enable')
+    self._call('Page.setLifecycleEventsEnabled', enabled=True)
 
   def size(self, width: int, height: int, *, dark: bool = False, scale: float = 1.0) -> None:
     """Sets the window; one under 600 pixels is a phone."""
@@ -51,11 +52,10 @@ class Browser:
   def open(self, page: pathlib.Path, view: str = '') -> None:
     """Loads a file and waits until its first view was drawn."""
     self._call('Page.navigate', url='about:blank')
-    self._loaded = False
     went = self._call('Page.navigate', url=f'{page.resolve().as_uri()}{view}')
     if 'errorText' in went:
       raise Refused(f'the browser cannot open {page}: {went["errorText"]}')
-    while not self._loaded:
+    while went['loaderId'] not in self._loaded:  # the blank page's own event may come late
       self._hear(self._message())
     self.run('new Promise(done => requestAnimationFrame(() => setTimeout(done, 60)))')
 
@@ -102,8 +102,8 @@ class Browser:
   def _hear(self, event: dict[str, Any]) -> None:
     told = event.get('params', {})
     match event.get('method'):
-      case 'Page.loadEventFired':
-        self._loaded = True
+      case 'Page.lifecycleEvent' if told['name'] == 'load':
+        self._loaded.add(told['loaderId'])
       case 'Runtime.exceptionThrown':
         self.problems.append(told['exceptionDetails'].get('exception', {}).get('description', 'an exception'))
       case 'Runtime.consoleAPICalled' if told['type'] in ('error', 'warning', 'assert'):
