@@ -107,6 +107,8 @@ class Learner:
     self.step, self.numbers, self.position = self._restore()
     if hosts.is_first():
       forget(folder / 'rollouts', after=self.step)
+      if self.step < self.steps:
+        (folder / 'result.json').unlink(missing_ok=True)  # of a run that ended and goes on: who waits for it would stop
     self.writer = metrics.Writer(folder, resume_at=self.step + 1, silent=not hosts.is_first())
     self.alarms = alarms.Alarms(
       config.diagnostics,

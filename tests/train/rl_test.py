@@ -31,6 +31,8 @@ from slca_jax.rollout.settings import Layout, Limits, LocalEngine
 from slca_jax.train import rl, worlds
 from slca_jax.train import settings as s
 from slca_jax.train.diagnostic_settings import Diagnostics
+from slca_jax.train.run import Stop
+from slca_jax.train.surroundings import EnvironmentSettings
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -184,6 +186,14 @@ def test_finished_run_that_is_asked_again_keeps_its_result(folder):
   assert rl.train(settings) == numbers and (folder / 'again' / 'result.json').read_text() == result
 
 
+def test_finished_run_that_is_to_go_further_is_complete_only_when_it_has(folder):
+  stop = Stop()
+  stop.requested = True
+  rl.train(config(folder, folder / 'again', steps=1, eval_every=0))
+  rl.train(config(folder, folder / 'again', steps=2, eval_every=0), stop=stop)
+  assert not (folder / 'again' / 'result.json').exists()
+
+
 def test_run_goes_on_over_another_mesh(folder):
   output = folder / 'moved'
   rl.train(config(folder, output, steps=1, eval_every=0))
@@ -232,9 +242,10 @@ def test_tools_that_break_and_environments_that_die_do_not_end_the_run(folder, m
   lost = [make_task(0, 'train', index) for index in range(3)]
   lost = [*lost, type(lost[0])('lost', lost[0].tools, lost[0].messages, lost[0].gold, blueprint='nowhere')]
   write_tasks(lost, folder / 'broken.jsonl')
-  data = s.TaskFiles(str(folder / 'broken.jsonl'))
-  numbers = rl.train(config(folder, folder / 'broken', data=data, steps=2))
-  assert numbers['status/failed'] == 4  # the task whose world does not exist, in all its rollouts
+  (folder / 'blueprints' / 'nowhere').mkdir(parents=True)  # it holds no blueprint
+  data, there = s.TaskFiles(str(folder / 'broken.jsonl')), EnvironmentSettings(blueprints=f'{folder}/blueprints')
+  numbers = rl.train(config(folder, folder / 'broken', data=data, environment=there, steps=2))
+  assert numbers['status/failed'] == 4  # the task whose world cannot be opened, in all its rollouts
   assert np.isfinite(numbers['loss']) and numbers['skipped_updates'] == 0
 
 

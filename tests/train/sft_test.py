@@ -29,6 +29,7 @@ from slca_jax.train import settings as s
 from slca_jax.train.evaluate import evaluate
 from slca_jax.train.export import export
 from slca_jax.train.loader import RowBatches, heldout_batches, make_batch, tree
+from slca_jax.train.run import Stop
 from slca_jax.train.steps import Policy, make_measure
 
 pytestmark = pytest.mark.timeout(1800)
@@ -263,6 +264,16 @@ def test_finished_run_that_is_asked_again_keeps_its_result(folder):
   assert sft.train(settings) == numbers and (folder / 'again' / 'result.json').read_text() == result
 
 
+def test_finished_run_that_is_to_go_further_is_complete_only_when_it_has(folder):
+  sft.train(config(folder, 'further', steps=1))
+  stop = Stop()
+  stop.requested = True
+  sft.train(config(folder, 'further', steps=2), stop=stop)
+  assert not (folder / 'further' / 'result.json').exists()
+  sft.train(config(folder, 'further', steps=2))
+  assert json.loads((folder / 'further' / 'result.json').read_text())['steps'] == 2
+
+
 def test_heldout_dialogues_that_fit_no_row_have_no_loss_and_do_not_end_the_run(folder):
   write_dialogues([LONG], folder / 'long.jsonl')
   data = s.Demonstrations(str(folder / 'train.jsonl'), str(folder / 'long.jsonl'))
@@ -330,16 +341,17 @@ def test_what_is_missing_is_named_before_anything_is_written(folder, changes, sa
   assert says in str(caught.value) and not (folder / 'missing').exists()
 
 
-def test_exported_checkpoint_is_the_model_of_its_step(folder):
+def test_exported_checkpoint_is_the_model_of_its_step_on_devices_of_any_number(folder):
   run = folder / 'exported'
-  settings = config(folder, 'exported', steps=1)
+  settings = config(folder, 'exported', steps=1, mesh=s.MeshShape(data=1, fsdp=2, tensor=4))
   sft.train(settings)
   to = export(settings, run, folder / 'hf', step=1)
   assert (to / 'model.safetensors').read_bytes() == (run / 'model' / 'model.safetensors').read_bytes()
   with pytest.raises(ConfigError, match=r'has no checkpoint 7; it has \[1\]'):
     export(settings, run, folder / 'hf', step=7)
   launcher = pathlib.Path(__file__).parents[2] / 'launch' / 'export_hf.py'
-  subprocess.run([sys.executable, launcher, f'--run={run}', f'--to={folder / "launched"}'], check=True)
+  alone = {**os.environ, 'XLA_FLAGS': ''}  # one device, of the run's eight
+  subprocess.run([sys.executable, launcher, f'--run={run}', f'--to={folder / "launched"}'], check=True, env=alone)
   assert (folder / 'launched' / 'model.safetensors').read_bytes() == (to / 'model.safetensors').read_bytes()
 
 
