@@ -47,9 +47,9 @@ class Resumed:
     self._environment.close()
 
   async def _catch_up(self) -> None:
-    before, self._before = self._before, ()
-    for call in before:  # one by one: they were made in this order
-      await self._environment.step([call])
+    while self._before:  # one by one: they were made in this order
+      await self._environment.step(self._before[:1])
+      self._before = self._before[1:]
 
 
 def resuming(open_task: Opener) -> Opener:

@@ -4,11 +4,12 @@ import asyncio
 
 from travel import schema
 
-from slca_jax.dialogue import Tool
+from slca_jax.dialogue import Observation, Tool, ToolCall
 from slca_jax.envs.sandbox import SandboxSettings
 from slca_jax.toolverse.blueprint import Blueprint, save
 from slca_jax.toolverse.filters import replay_fault
 from slca_jax.toolverse.graph import sanitise
+from slca_jax.toolverse.history import Resumed
 from slca_jax.toolverse.inference import infer
 from slca_jax.toolverse.inversion import invert
 from slca_jax.toolverse.world import Trial, blueprint_opener
@@ -66,3 +67,32 @@ def test_training_opens_each_turn_of_a_user_where_the_last_one_ended(tmp_path):
     assert asyncio.run(play(task)) == (task.meta['outputs'], task.meta['changes'])
   assert [bool(task.meta['changes']) for task in tasks] == [False, True, False]
   assert tasks[2].gold[0][0].arguments == {'loan_id': 'L1'}
+
+
+def test_a_step_that_is_cancelled_while_the_dialogue_is_made_again_leaves_none_of_it_out():
+  made, gate = [], asyncio.Event()
+
+  class World:
+    tools = ()
+
+    async def step(self, calls):
+      if calls[0].name == 'second':
+        await gate.wait()
+      made.extend(call.name for call in calls)
+      return [Observation('') for _ in calls]
+
+    def close(self):
+      """Nothing to free."""
+
+  async def law():
+    world = Resumed(World(), [ToolCall(name, {}) for name in ('first', 'second', 'third')])
+    step = asyncio.create_task(world.step([ToolCall('now', {})]))
+    while made != ['first']:
+      await asyncio.sleep(0)
+    step.cancel()
+    await asyncio.gather(step, return_exceptions=True)
+    gate.set()
+    await world.step([ToolCall('now', {})])
+
+  asyncio.run(law())
+  assert made == ['first', 'second', 'third', 'now']
