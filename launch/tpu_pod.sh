@@ -2,7 +2,7 @@
 # A TPU slice from nothing to a training run, with gcloud on this machine. All hosts run the same command.
 #
 #   bash launch/tpu_pod.sh create                                       the slice
-#   bash launch/tpu_pod.sh setup                                        this folder and its packages on every host
+#   bash launch/tpu_pod.sh setup                                        this folder as it is committed, and its packages, on every host
 #   bash launch/tpu_pod.sh run OUTPUT launch/train_rl.py --config=...   starts, or resumes, and comes back
 #   bash launch/tpu_pod.sh restart OUTPUT launch/train_rl.py --config=...   after a host died or was taken away: makes
 #                                        what is gone anew, ends what is left of the run, and resumes
@@ -56,13 +56,14 @@ on_all() { # on_all SCRIPT
 }
 
 create() {
-  local spot=()
-  [ -z "${SPOT:-}" ] || spot=(--spot)
-  tpu create --accelerator-type="$type" --version="$version" "${spot[@]}"
+  local options=(--accelerator-type="$type" --version="$version") # never empty: bash before 4.4 takes that for unset
+  [ -z "${SPOT:-}" ] || options+=(--spot)
+  tpu create "${options[@]}"
 }
 
 setup() {
   local archive
+  [ -z "$(git status --short)" ] || printf 'not committed, so not copied:\n%s\n' "$(git status --short)" >&2
   archive=$(mktemp -d)/$folder.tar.gz
   act git archive --format=tar.gz --output="$archive" HEAD
   act gcloud compute tpus tpu-vm scp "$archive" "$name:$folder.tar.gz" --zone="$zone" --worker=all

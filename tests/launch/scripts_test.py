@@ -194,6 +194,14 @@ def test_a_spot_slice_is_asked_for_by_name():
   assert '--spot' not in dry('create')[0]
 
 
+def test_what_is_not_committed_is_said_not_to_reach_a_pod(tmp_path):
+  shutil.copytree(LAUNCH, tmp_path / 'launch')
+  subprocess.run(['git', 'init', '--quiet'], cwd=tmp_path, check=True)
+  command = ['bash', 'launch/tpu_pod.sh', '--dry-run', 'setup']
+  found = subprocess.run(command, cwd=tmp_path, env=os.environ | {'ZONE': 'z'}, capture_output=True, text=True)
+  assert 'not committed, so not copied:\n?? launch/' in found.stderr and 'git archive' in found.stdout
+
+
 def test_a_pod_without_a_zone_is_refused():
   environment = {name: value for name, value in os.environ.items() if name != 'ZONE'}
   found = subprocess.run(
