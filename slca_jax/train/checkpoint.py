@@ -17,6 +17,7 @@ from typing import Any
 import grain
 import jax
 import orbax.checkpoint as ocp
+from flax import nnx
 
 from slca_jax.arrays import TrainState
 from slca_jax.config import as_dict
@@ -92,14 +93,30 @@ class Checkpoints:
     parts: dict[str, Any] = {'state': ocp.args.StandardRestore(abstract), 'record': ocp.args.JsonRestore()}
     with self._told_if_damaged(step):
       self._require_alike(step, abstract)
-      for leaf in jax.tree.leaves(template):
-        if isinstance(leaf, jax.Array):
-          leaf.delete()
+      _give_up(template)
       found = self._manager.restore(step, args=ocp.args.Composite(**parts))
     if data is not None:
       data.set_state(found['record']['data'])
     leaves = [found['state'][name] for name in plain]  # by name: trees of dicts are sorted, ours is in its own order
     return jax.tree.unflatten(jax.tree.structure(template), leaves), found['record']
+
+  def parameters(self, template: nnx.State, step: int | None = None) -> nnx.State:
+    """The parameters of a step alone, laid out like `template`; `restore` without reading or placing any moment.
+
+    Raises:
+      ConfigError: the checkpoint is of another model, and names the first difference, or is damaged.
+    """
+    step = self.latest if step is None else step
+    nothing: Any = None
+    plain = _plain(TrainState(nothing, template, nothing))
+    abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, plain)
+    places = ocp.checkpoint_utils.construct_restore_args(abstract)
+    part: Any = ocp.args.PyTreeRestore(item=abstract, restore_args=places, partial_restore=True)
+    with self._told_if_damaged(step):
+      self._require_alike(step, abstract, whole=False)
+      _give_up(template)
+      found = self._manager.restore(step, args=ocp.args.Composite(state=part))
+    return jax.tree.unflatten(jax.tree.structure(template), [found['state'][name] for name in plain])
 
   @contextlib.contextmanager
   def _told_if_damaged(self, step: int | None) -> Iterator[None]:
@@ -116,13 +133,17 @@ class Checkpoints:
         f'{self._manager.directory / str(step)}, {resumes}'
       ) from error
 
-  def _require_alike(self, step: int | None, abstract: dict[str, Any]) -> None:
-    """Raises ConfigError if the checkpoint's arrays are others. (Orbax finds out while its other reads go on.)"""
+  def _require_alike(self, step: int | None, abstract: dict[str, Any], *, whole: bool = True) -> None:
+    """Raises ConfigError if the checkpoint's arrays are others. (Orbax finds out while its other reads go on.)
+
+    Args:
+      whole: it may have no arrays beside these.
+    """
     folder = self._manager.directory
     kept: Any = ocp.StandardCheckpointHandler().metadata(folder / str(step) / 'state')
     there = {name: array.shape for name, array in kept.tree.items()}
     wanted = {name: array.shape for name, array in abstract.items()}
-    for name in sorted(there.keys() | wanted.keys()):
+    for name in sorted(there.keys() | wanted.keys() if whole else wanted):
       if there.get(name) != wanted.get(name):
         raise ConfigError(
           f'checkpoint {step} in {folder} is not of this model and optimiser: {name} is {there.get(name)} there and '
@@ -136,6 +157,12 @@ class Checkpoints:
   def close(self) -> None:
     """Waits, then frees what the manager holds."""
     self._manager.close()
+
+
+def _give_up(arrays: Any) -> None:
+  for leaf in jax.tree.leaves(arrays):
+    if isinstance(leaf, jax.Array):
+      leaf.delete()
 
 
 def _plain(state: Any) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import jax
 
 from slca_jax.errors import ConfigError
 from slca_jax.nn.weights import save_hf
-from slca_jax.train import optimizer, policy
+from slca_jax.train import policy
 from slca_jax.train.checkpoint import Checkpoints
+from slca_jax.train.device_settings import MeshShape
 from slca_jax.train.settings import RLConfig, SFTConfig
 
 
@@ -23,12 +24,10 @@ def export(
   try:
     if step not in (known := checkpoints.steps) and (step is not None or not known):
       raise ConfigError(f'{run} has no checkpoint {"" if step is None else step}; it has {known or "none"}')
-    loaded = policy.load(config.model, config.mesh)
+    loaded = policy.load(config.model, MeshShape())  # over the devices of this machine, not of the run's
     with jax.set_mesh(loaded.mesh):
-      # The schedule does not change the optimiser state's structure, so any length of it restores.
-      template, _ = policy.init_state(loaded.params, optimizer.make(config.optimizer, 1), loaded.mesh)
-      state, _ = checkpoints.restore(template, step)
-      save_hf(state.params, loaded.config, to, source=loaded.folder)
+      params = checkpoints.parameters(loaded.params, step)
+      save_hf(params, loaded.config, to, source=loaded.folder)
   finally:
     checkpoints.close()
   return to

@@ -185,7 +185,7 @@ def step(
 
   A skipped update moves nothing but the step: momentum and weight decay would move the weights even without a gradient.
   """
-  norm = optax.global_norm(gradients)
+  norm = optax.tree.norm(jax.tree.map(lambda x: x.astype(jnp.float32), gradients))  # bfloat16 has three digits
   keep = jnp.isfinite(norm) & useful
   updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
   moved = (optax.apply_updates(state.params, updates), opt_state)

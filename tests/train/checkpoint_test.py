@@ -124,6 +124,17 @@ def test_what_is_saved_stays_though_the_next_update_takes_its_buffers_while_it_i
   assert same(found, wanted)
 
 
+def test_parameters_are_read_without_the_moments_and_those_of_another_model_are_refused(tmp_path):
+  checkpoints = Checkpoints(tmp_path, Checkpointing())
+  checkpoints.save(1, state(1.0), {'step': 1})
+  checkpoints.close()
+  again = Checkpoints(tmp_path, Checkpointing())
+  assert same(again.parameters(state(0.0).params), state(1.0).params)
+  with pytest.raises(ConfigError, match=r"\.params\['a'\] is \(3,\) there and \(4,\) here"):
+    again.parameters(state(0.0, width=4).params)
+  again.close()
+
+
 def test_devices_never_hold_what_is_restored_beside_what_it_replaces(tmp_path, monkeypatch):
   checkpoints = Checkpoints(tmp_path, Checkpointing())
   checkpoints.save(1, state(1.0), {'step': 1})

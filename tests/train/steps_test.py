@@ -22,7 +22,7 @@ from slca_jax.rollout.batching import place, to_batch
 from slca_jax.rollout.settings import Layout
 from slca_jax.train import policy
 from slca_jax.train.settings import Objective
-from slca_jax.train.steps import Policy, accumulate, batch_rows, make_prepare, make_update, map_rows
+from slca_jax.train.steps import Policy, accumulate, batch_rows, make_prepare, make_update, map_rows, step
 
 CONFIG = TransformerConfig(vocab=40, layers=2, width=16, hidden=32, heads=2, kv_heads=1, head_dim=8, vocab_multiple=8)
 GRAPH, PARAMS = nnx.split(Transformer(CONFIG, rngs=nnx.Rngs(0)), nnx.Param)
@@ -184,6 +184,14 @@ def test_gradient_that_is_not_finite_is_skipped_and_counted():
   after, numbers = update(state, poisoned)
   chex.assert_trees_all_equal(after.params, PARAMS)
   assert numbers['skipped_updates'] == 1 and after.step == 1
+
+
+def test_norm_of_bfloat16_gradients_is_no_bfloat16():
+  # √300 = 17.3205; bfloat16 knows 17.25 and 17.375.
+  ones = nnx.State({'a': nnx.Param(jnp.ones(300, jnp.bfloat16))})
+  state = TrainState(jnp.zeros((), jnp.int32), ones, optax.sgd(1.0).init(ones))
+  _, numbers = step(state, ones, optax.sgd(1.0), useful=jnp.bool_(True))
+  np.testing.assert_allclose(numbers['grad_norm'], 17.3205, atol=1e-4)
 
 
 def test_isolation_no_summary_reward_reaches_a_tool_token():
