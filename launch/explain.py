@@ -25,6 +25,7 @@ _INDEX = flags.DEFINE_integer('index', 0, 'Which record, from 0.', lower_bound=0
 _ROLLOUT = flags.DEFINE_string('rollout', '', 'Which rollout to print: step.group.rollout, as the report counts.')
 _ROLLOUTS = flags.DEFINE_integer('rollouts', 1000, 'About how many rollouts the report holds.', lower_bound=1)
 _STEPS = flags.DEFINE_list('steps', [], 'Steps that they come from; spread evenly if none are given.')
+flags.register_validator('steps', lambda steps: all(map(str.isdecimal, steps)), 'steps are numbers, commas between')
 _EXAMPLE = flags.DEFINE_bool('example', False, 'Make an example run in RUN first.')
 _PICTURE = flags.DEFINE_string('picture', '', 'PNG of the report; needs Chromium.')
 _VIEW = flags.DEFINE_string('view', '#/g/0', 'What of the report the picture shows.')

@@ -1,6 +1,7 @@
 """Judges of the final answer: five words, a rule that needs no endpoint, and disturbed judges for experiments."""
 
 import dataclasses
+import functools
 import inspect
 import json
 import math
@@ -198,7 +199,7 @@ def states(answer: str, fact: str) -> bool:
   """Whether the answer contains the fact as a whole word or number, whatever the case, spacing and number format."""
   number = as_number(fact)
   if number is not None:
-    return number in (_reading(value) for value in _values(answer))
+    return number in _readings(answer)
   words = r'\s+'.join(map(re.escape, fact.split()))
   return bool(words) and re.search(rf'(?<!\w)(?<!\d[.,]){words}(?!\w)(?![.,]\d)', answer, re.IGNORECASE) is not None
 
@@ -215,6 +216,11 @@ def unsupported(answer: str, trajectory: Trajectory) -> tuple[str, ...]:
 
 def _values(text: str) -> list[str]:
   return [value for value in _VALUE.findall(text) if any(letter.isdecimal() for letter in value)]
+
+
+@functools.lru_cache(maxsize=4)  # an answer is asked for each of its facts in turn
+def _readings(text: str) -> frozenset[Any]:
+  return frozenset(map(_reading, _values(text)))
 
 
 def _reading(value: str) -> Any:

@@ -44,7 +44,7 @@ class Rule:
 def _entropy(step: Step, _: Scale) -> float | None:
   """Mean over the tokens of both segments."""
   parts = [(step.get(f'{name}/entropy'), step.get(f'{name}/tokens')) for name in ('tool', 'summary')]
-  known = [(entropy, tokens) for entropy, tokens in parts if entropy is not None and tokens]
+  known = [(entropy, tokens) for entropy, tokens in parts if entropy is not None and math.isfinite(entropy) and tokens]
   total = sum(tokens for _, tokens in known)
   return sum(entropy * tokens for entropy, tokens in known) / total if total else None
 
@@ -153,7 +153,7 @@ class Alarms:
       out[f'alarms/{kind}'] = float(wrong)
       if wrong:
         self._warn(step, kind, rule, value, limit)
-    norms = [norm for norm in self._measured(_of('grad_norm')) if math.isfinite(norm)]
+    norms = self._measured(_of('grad_norm'))
     return out | ({'gradient/norm_std': statistics.stdev(norms)} if len(norms) > 1 else {})
 
   def _value(self, rule: Rule) -> float | None:
@@ -165,7 +165,9 @@ class Alarms:
     return statistics.fmean(found)
 
   def _measured(self, value: Callable[[Step, Scale], float | None]) -> list[float]:
-    return [found for step in self._recent if (found := value(step, self._scale)) is not None]
+    """The values over the window; what is no number is null in the file, and not there for a resumed run either."""
+    found = (value(step, self._scale) for step in self._recent)
+    return [one for one in found if one is not None and math.isfinite(one)]
 
   def _warn(self, step: int, kind: str, rule: Rule, value: float, limit: float) -> None:
     if self._silent or step - self._warned.get(kind, step - self._settings.quiet) < self._settings.quiet:

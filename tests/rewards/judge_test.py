@@ -7,6 +7,7 @@ import pytest
 
 from slca_jax.dialogue import Message, Observation, Parsed, Status, Task, ToolCall, Trajectory, Turn
 from slca_jax.errors import ConfigError, JudgeFailure
+from slca_jax.rewards import judge
 from slca_jax.rewards.judge import (
   BiasedJudge,
   NoisyJudge,
@@ -134,6 +135,16 @@ def test_an_answer_that_needs_no_fact_is_excellent_unless_it_invents():
   plain = Task('plain', (), (Message('user', 'Say hello.'),))
   assert rate(rollout('Hello!', task=plain)).word == 'excellent'
   assert rate(rollout('Hello 42!', task=plain)).word == 'good'
+
+
+def test_an_answer_is_read_once_however_many_facts_are_asked_for(monkeypatch):
+  read = []
+  values_of = judge._values
+  monkeypatch.setattr(judge, '_values', lambda text: read.append(text) or values_of(text))
+  judge._readings.cache_clear()
+  answer = 'They are ' + ', '.join(map(str, range(500)))
+  assert all(states(answer, str(fact)) for fact in range(500)) and not states(answer, '500')
+  assert read == [answer]
 
 
 def test_no_answer_is_very_poor():

@@ -136,6 +136,14 @@ def test_numbers_that_are_null_in_the_file_are_passed_over():
   assert 'gradient/norm_std' not in run([WELL], history=[{'grad_norm': None, 'kl': None}])[0]
 
 
+def test_a_number_that_was_none_rings_no_window_and_a_resumed_run_tells_the_same():
+  steps = [{**WELL, 'sampler/kl': math.nan, 'tool/entropy': math.nan}, *[WELL] * 3]
+  stored = [{**steps[0], 'sampler/kl': None, 'tool/entropy': None}, *steps[1:3]]  # as metrics.jsonl has them
+  told = run(steps)
+  assert [ringing(one) for one in told] == [set()] * 4
+  assert run(steps[3:], history=stored) == told[3:]
+
+
 @pytest.mark.parametrize(
   ('values', 'says'),
   [
