@@ -29,9 +29,7 @@ def main(arguments: list[str]) -> None:
     settings = remembered(pathlib.Path(_RUN.value))
     config = build(RLConfig if 'group_size' in settings else SFTConfig, settings)
     print(export.export(config, pathlib.Path(_RUN.value), pathlib.Path(_TO.value), step=_STEP.value))
-  except FileNotFoundError as error:
-    sys.exit(f'{_RUN.value} is no folder of a run: {error}')
-  except Refused as error:
+  except (Refused, OSError) as error:
     sys.exit(f'{type(error).__name__}: {error}')
 
 

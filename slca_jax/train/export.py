@@ -4,6 +4,7 @@ import pathlib
 
 import jax
 
+from slca_jax.config import require
 from slca_jax.errors import ConfigError
 from slca_jax.nn.weights import save_hf
 from slca_jax.train import policy
@@ -18,8 +19,10 @@ def export(
   """Writes the weights of checkpoint `step` of the folder `run` (the newest if None) to `to`, and returns `to`.
 
   Raises:
-    ConfigError: there is no such checkpoint, or it is of another model.
+    ConfigError: there is no such checkpoint, or it is of another model; or something is in `to` already, which may be
+      what the run began with.
   """
+  require(not to.exists(), f'{to} is there already; name another folder, or remove it')
   checkpoints = Checkpoints(run / 'checkpoints', config.checkpoint)
   try:
     if step not in (known := checkpoints.steps) and (step is not None or not known):

@@ -222,8 +222,11 @@ def remember(folder: pathlib.Path, settings: dict[str, Any], *, digests: dict[st
 
 
 def remembered(folder: pathlib.Path) -> dict[str, Any]:
-  """The settings that `remember` wrote, without the digests of files beside them; FileNotFoundError without any."""
-  settings = json.loads((folder / 'config.json').read_text('utf-8'))
+  """The settings that `remember` wrote, without the digests of files beside them. Raises ConfigError without any."""
+  path = folder / 'config.json'
+  settings = json.loads(path.read_text('utf-8')) if path.exists() else {}
+  if 'output' not in settings:
+    raise ConfigError(f'{folder} is no folder of a run; no config.json in it holds the settings of one')
   return {name: value for name, value in settings.items() if name != 'sha256'}
 
 
