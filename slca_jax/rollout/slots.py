@@ -188,13 +188,14 @@ class Slots:
       if not waits and self._held_P[stem] < self._length_P[stem]:
         ready.append(stem)
     # Pieces come after all copies: what they write is nobody's prefix before the next step.
+    held_P = self._held_P.copy()
     for stem in ready:
       if not step.prompts[self._shard_P[stem]]:
         step.prompts[self._shard_P[stem]].append(self._prompt_piece(stem))
-    filled = {stem for stem in range(len(self._held_P)) if self._held_P[stem] >= self._length_P[stem]} - set(ready)
     for slot in filter(self.unfilled, running):
-      pieces = step.turns[self._shard_S[slot]]
-      if len(pieces) < rows // self._shards and (self.stem_S[slot] == NONE or self.stem_S[slot] in filled):
+      pieces, stem = step.turns[self._shard_S[slot]], self.stem_S[slot]
+      # A stem may be longer than what this session shares of it, and whoever shares the rest may be elsewhere.
+      if len(pieces) < rows // self._shards and (stem == NONE or held_P[stem] >= self.shared_S[slot]):
         pieces.append(self._turn_piece(slot))
     return step
 

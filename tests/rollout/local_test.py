@@ -314,6 +314,18 @@ def test_new_weights_leave_nothing_of_the_old_ones_behind():
   assert served == [fresh] * 3
 
 
+def test_new_weights_compute_what_a_session_shares_of_a_longer_prompt_and_what_is_its_own():
+  async def turns(sampler):
+    await ask(sampler, PROMPT + tuple(range(12)), session='long', max_tokens=2)
+    first = await ask(sampler, session='short')
+    await sampler.publish(weights(1)[1], 1)
+    ids = PROMPT + first.tokens + (7, 8, 9)
+    return ids, await ask(sampler, ids, session='short', seed=1)
+
+  [(ids, sample)] = run(turns, siblings=2)
+  np.testing.assert_allclose(sample.logprobs, trainer_logp(ids + sample.tokens, seed=1)[-10:], atol=1e-5)
+
+
 def test_a_running_request_goes_on_under_new_weights_and_says_so():
   async def publish(sampler):
     task = asyncio.create_task(ask(sampler, max_tokens=60))

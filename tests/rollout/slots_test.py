@@ -53,6 +53,16 @@ def test_siblings_share_one_prompt_and_copy_nothing():
   assert slots.stem_S.tolist() == [0] * 4 and slots.slot_PR[0].tolist() == running
 
 
+def test_a_session_on_the_beginning_of_a_longer_prompt_does_not_wait_for_its_rest():
+  slots = Slots(2, 16, chunk=CHUNK, stems=1, siblings=2)
+  running = [begin(slots, 'long', ids(1, 2, 3, 4, 5, 6, 7, 8)), begin(slots, 'short', ids(1, 2, 3, 4, 9))]
+  drain(slots, running)
+  slots.forget()  # new weights, while `long` is busy elsewhere
+  short = begin(slots, 'short', ids(1, 2, 3, 4, 9, 6, 5))
+  assert drain(slots, [short]) == [([], [(0, 0, [1, 2, 3, 4])], []), ([], [], [(short, 4, 4, [9, 6])])]
+  assert not slots.unfilled(short)
+
+
 def test_siblings_beyond_the_seats_get_a_copy():
   slots = Slots(4, 16, chunk=CHUNK, stems=2, siblings=2)
   prompt = ids(1, 2, 3, 4, 5, 6, 7)
