@@ -11,7 +11,7 @@ two runs at a time. Expect OUTPUT/study.md, .tex and .csv with mean ± deviation
 --config.rl.data.heldout=… (in these, {seed} stands for the seed), --config.methods="('grpo', 'slca')". An estimator of
 yours is a method as well: --config.methods="('slca', 'estimators.py:leave_one_out')". A file of yours whose
 `get_config` gives settings of a run goes in its place: `configs/study.py:my_run.py`. Settings of one method are in
-`overrides`: `config.overrides = {'rltr': {'model.path': 'runs/planner/model'}}`; rltr's planner needs them there.
+`overrides`: --config.overrides="('rltr: model.path=runs/planner/model',)"; rltr's planner needs them there.
 `configs/study.py:synthesised` takes the worlds and policies of `benchmarks/synthesised_training.py --methods=`.
 """
 

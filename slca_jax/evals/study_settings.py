@@ -41,7 +41,7 @@ class StudyConfig:
     run_seconds, start_seconds: CPU seconds that a run, and a seed's demonstrations, are expected to take before one has
       been made.
     changes: settings of every run as PATH=VALUE with semicolons between, such as steps=2; prompts=4.
-    overrides: settings of single methods by their names, each a path and a value.
+    overrides: settings of single methods, each 'METHOD: PATH=VALUE' with semicolons as in changes.
     summariser: model that answers for rltr's planner in evaluations; '' is the model that the methods start from.
     samples: sampled rollouts per held-out task beside the greedy one.
     quickstart: the world, the lessons and the runs of world 'quickstart'.
@@ -64,7 +64,7 @@ class StudyConfig:
   run_seconds: float = 60.0
   start_seconds: float = 0.0
   changes: str = ''
-  overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
+  overrides: tuple[str, ...] = ()
   summariser: str = ''
   samples: int = 0
   quickstart: QuickstartConfig = dataclasses.field(default_factory=QuickstartConfig)
@@ -82,7 +82,8 @@ class StudyConfig:
       changes(method)
       other = named.setdefault(_short(method), method)
       require(other == method, f'methods {other!r} and {method!r} would share a folder; give the function another name')
-    for method in self.overrides:
+    for line in self.overrides:
+      method, _ = _override(line)
       require(method in self.methods, f'overrides names {method!r}, which is none of methods')
     for regime in (*self.regimes, *self.sweep):
       judge_of(regime)
@@ -165,8 +166,11 @@ def judge_of(regime: str) -> dict[str, float]:
   return {name: int(value) if name == 'bias_turns' else value for name, value in found.items()}
 
 
-def assignments(text: str) -> dict[str, Any]:
+def assignments(text: str, *, setting: str = 'changes') -> dict[str, Any]:
   """PATH=VALUE with semicolons between, as settings; a value that is no JSON is a string.
+
+  Args:
+    setting: where the text stands, for the message.
 
   Raises:
     ConfigError: a part has no value.
@@ -174,7 +178,7 @@ def assignments(text: str) -> dict[str, Any]:
   out: dict[str, Any] = {}
   for part in filter(None, map(str.strip, text.split(';'))):
     path, equals, value = part.partition('=')
-    require(bool(equals), f'changes holds {part!r}; write PATH=VALUE with semicolons between')
+    require(bool(equals), f'{setting} holds {part!r}; write PATH=VALUE with semicolons between')
     try:
       out[path.strip()] = json.loads(value)
     except ValueError:
@@ -211,7 +215,9 @@ def run_settings(config: StudyConfig, job: Job) -> RLConfig:
   if plans_apart(config, job):
     own['model.path'] = str(folder / Job(PLANNER, '', job.seed).name / 'sft' / 'model')
   settings = changed(base_of(config, job.seed), changes(job.method))
-  return build(RLConfig, changed(changed(settings, own), config.overrides.get(job.method, {})), path=job.name)
+  for method, more in map(_override, config.overrides):
+    own |= more if method == job.method else {}
+  return build(RLConfig, changed(settings, own), path=job.name)
 
 
 def evaluation_settings(config: StudyConfig, job: Job) -> EvaluateConfig:
@@ -249,6 +255,13 @@ def mark(config: StudyConfig, job: Job) -> str:
   parts += sorted(code.values())
   plain = _moved(parts, config.output)
   return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _override(line: str) -> tuple[str, dict[str, Any]]:
+  """The method that a line of `overrides` is for, and its settings."""
+  method, colon, text = line.partition(': ')
+  require(bool(colon), f'overrides holds {line!r}; write METHOD: PATH=VALUE with semicolons between')
+  return method.strip(), assignments(text, setting='overrides')
 
 
 def _base_run(config: StudyConfig, job: Job) -> RLConfig:

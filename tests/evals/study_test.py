@@ -9,7 +9,7 @@ import signal
 import numpy as np
 import pytest
 
-from slca_jax.config import as_dict, build
+from slca_jax.config import as_dict, build, defaults
 from slca_jax.data.folders import write_json
 from slca_jax.errors import ConfigError
 from slca_jax.evals import study, study_claims, study_results, study_tables
@@ -83,7 +83,9 @@ def test_other_regimes_are_refused(text):
     ({'seeds': ()}, 'seeds or methods is empty'),
     ({'world': 'own'}, 'rl.data.heldout is empty'),
     ({'changes': 'steps'}, "changes holds 'steps'"),
-    ({'overrides': {'rltr': {}}}, "overrides names 'rltr'"),
+    ({'overrides': ('rltr: steps=2',)}, "overrides names 'rltr'"),
+    ({'overrides': ('slca steps=2',)}, "overrides holds 'slca steps=2'"),
+    ({'overrides': ('slca: steps',)}, "overrides holds 'steps'"),
   ],
 )
 def test_settings_that_cannot_work_are_refused(changes, says):
@@ -99,11 +101,21 @@ def test_methods_of_a_regime_differ_in_their_method_and_folder_alone():
 
 
 def test_changes_reach_every_run_and_overrides_one_method():
-  grid = config(changes='steps=2; optimizer.learning_rate=1e-4', overrides={'slca': {'group_size': 4}})
+  grid = config(changes='steps=2; optimizer.learning_rate=1e-4', overrides=('slca: group_size=4',))
   mine, theirs = (run_settings(grid, Job('plain', method, 1)) for method in ('slca', 'grpo'))
   assert (mine.steps, mine.group_size, mine.optimizer.learning_rate, mine.seed) == (2, 4, 1e-4, 1)
   assert (theirs.steps, theirs.group_size) == (2, 16)
   assert assignments('a.b = [1, 2]; c=x') == {'a.b': [1, 2], 'c': 'x'}
+
+
+def test_a_config_file_overrides_settings_of_any_method():
+  file = defaults(StudyConfig)
+  file.methods = ('grpo', 'slca', 'ratio_0.5')
+  file.overrides = ('ratio_0.5: optimizer.learning_rate=1e-4; model.path=elsewhere', 'ratio_0.5: steps=3')
+  grid = build(StudyConfig, file)
+  made, other = (run_settings(grid, Job('plain', method, 0)) for method in ('ratio_0.5', 'grpo'))
+  assert (made.optimizer.learning_rate, made.model.path, made.steps) == (1e-4, 'elsewhere', 3)
+  assert other.model.path != 'elsewhere' and other.steps != 3
 
 
 def test_evaluations_are_alike_whatever_was_trained(tmp_path):
@@ -142,7 +154,7 @@ def mine(tmp_path, monkeypatch):
 
 
 def test_an_estimator_of_ones_own_is_a_method_like_any_other(mine):
-  grid = config('study', methods=('slca', 'mine.py:half'), overrides={'mine.py:half': {'group_size': 4}})
+  grid = config('study', methods=('slca', 'mine.py:half'), overrides=('mine.py:half: group_size=4',))
   job = job_of(grid, 'noise=0.3/half/1')
   assert job == Job('noise=0.3', 'mine.py:half', 1) and job.name == 'noise=0.3/half/1'
   made = run_settings(grid, job)
