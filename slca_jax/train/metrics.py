@@ -136,8 +136,15 @@ def over_updates(found: Sequence[Mapping[str, Any]]) -> Numbers:
 
 def _without_the_unmeasured(numbers: Numbers) -> Numbers:
   empty = {name.removesuffix('/tokens') for name, value in numbers.items() if name.endswith('/tokens') and not value}
-  measured = lambda name: 'group' in name or name.rpartition('/')[0] not in empty
+  measured = lambda name: 'group' in name or not empty.intersection(_measured_on(name))
   return {name: value for name, value in numbers.items() if name.endswith('/tokens') or measured(name)}
+
+
+def _measured_on(name: str) -> tuple[str, ...]:
+  """Whose tokens a number comes from: a conflict is one between the segments of a rollout."""
+  if name == 'conflict/tool_tokens_turned':
+    return ('tool',)
+  return ('tool', 'summary') if name.startswith('conflict/') else (name.rpartition('/')[0],)
 
 
 def _known(value: float | None) -> TypeGuard[float]:

@@ -211,12 +211,15 @@ class Learner:
         dump(folder, taken.trajectories, taken.scores)
 
   def _dump_logps(self, experiences: Sequence[Experience]) -> None:
+    """Dumps the log-probs of a step after its updates, those of the policy that came out of them too."""
     folder = self._dump_folder()
     if folder and self.config.dump_logps:
       with self.watch('dump'):
+        reference = self.reference and self.reference.fetch()
         for number, experience in enumerate(experiences):
-          first = number * self.config.mini_batch
-          dump_logps(folder, logps_of(experience), first=first, group_size=self.config.group_size)
+          new = self.prepare(self.state.params, reference, experience.batch).old_logp_BT  # compiled already
+          logps = logps_of(experience, new_logp_BT=new)
+          dump_logps(folder, logps, first=number * self.config.mini_batch, group_size=self.config.group_size)
 
   def _dump_folder(self) -> pathlib.Path | None:
     """Where this host dumps the step, None if it is not to be dumped."""
@@ -251,13 +254,13 @@ class Learner:
       reference = self.reference and self.reference.fetch()
       experiences = jax.block_until_ready([self.prepare(self.state.params, reference, batch) for batch, _ in laid])
       del reference  # what lies with the host is on the devices for this alone
-    self._dump_logps(experiences)
     found, probed = [], self._probed(experiences[0])
     with self.watch('update'):
       for experience in experiences:
         self.state, numbers = self.update(self.state, experience)
         found.append(numbers)
       found = jax.device_get(found)
+    self._dump_logps(experiences)
     return over_updates(found) | over_updates([plan.numbers() for _, plan in laid]) | probed
 
   def _probed(self, experience: Experience) -> Numbers:

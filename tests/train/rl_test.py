@@ -4,6 +4,7 @@ import asyncio
 import collections
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import re
@@ -314,6 +315,8 @@ def test_counts_of_updates_add_up_the_largest_gap_stays_and_what_was_not_measure
   ]
   for numbers, ratio in zip(found, (1.5, 0.0), strict=True):
     numbers |= {'tool/ratio': ratio, 'sampler/turn_7/tokens': 0.0, 'sampler/turn_7/ess': 0.0}
+    # Without tool tokens no rollout has both segments, and none of them can be turned.
+    numbers |= {'conflict/tool_tokens_turned': ratio / 2, 'conflict/tool_down_summary_up': ratio / 2}
   assert rl.over_updates(found) == {
     'loss': 2.0,
     'skipped_updates': 2.0,
@@ -322,6 +325,8 @@ def test_counts_of_updates_add_up_the_largest_gap_stays_and_what_was_not_measure
     'tool/ratio': 1.5,
     'sampler/gap_max': 0.5,
     'sampler/turn_7/tokens': 0.0,
+    'conflict/tool_tokens_turned': 0.75,
+    'conflict/tool_down_summary_up': 0.75,
   }
 
 
@@ -356,5 +361,7 @@ def test_log_probs_of_the_trainer_stand_beside_dumped_rollouts(folder, unbroken)
   assert len(found) == 16
   for one in found:
     drawn = [logprob for turn in one.trajectory.turns for logprob in turn.logprobs]
-    assert len(one.logps['old']) == len(one.logps['ref']) == len(drawn)
+    assert len(one.logps['old']) == len(one.logps['ref']) == len(one.logps['new']) == len(drawn)
     np.testing.assert_allclose(one.logps['old'], drawn, atol=1e-3)
+  moved = [np.abs(np.subtract(one.logps['new'], one.logps['old'])).max() for one in found]
+  assert 1e-4 < max(moved) < math.inf  # the step's updates made its own rollouts likelier or less likely
