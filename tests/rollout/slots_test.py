@@ -1,3 +1,5 @@
+import random
+
 import numpy as np
 import pytest
 
@@ -215,3 +217,95 @@ def test_whatever_happens_seats_and_slots_agree(seed):
       else:
         assert slots.slot_PR[stem, slots.seat_S[slot]] == slot and (slots.slot_PR == slot).sum() == 1
         assert slot // 3 == stem // 2
+
+
+class Simulated:
+  """A table with a cache of which each entry says what it was computed from."""
+
+  def __init__(self, chance, *, slots, stems, siblings, shards):
+    self.chance, self.shards = chance, shards
+    self.table = Slots(slots, 40, chunk=CHUNK, stems=stems, siblings=siblings, turn_chunk=3, shards=shards)
+    self.stems, self.slots = ([[None] * 40 for _ in range(rows)] for rows in (stems, slots))
+    self.weights, self.busy = 0, {}
+
+  def entry(self, row, place):
+    return self.weights, *row[: place + 1]
+
+  def require(self, row, stem, slot, end):
+    """All before `end` that the slot reads was computed with these weights, from these ids."""
+    shared = int(self.table.shared_S[slot])
+    read = [*self.stems[stem][:shared], *self.slots[slot]]
+    assert read[:end] == [self.entry(row, place) for place in range(end)]
+
+  def ask(self, session, row):
+    row = np.array(row, np.int32)
+    slot = self.table.of(session)
+    if slot is None or not self.table.assign(slot, row):
+      self.table.release(session)
+      slot = self.table.claim(session, row)
+      self.busy.pop(session, None)
+      if slot is None:
+        return
+      assert self.table.assign(slot, row)
+    self.busy[session] = True
+
+  def fill(self, step):
+    stems, slots = len(self.stems) // self.shards, len(self.slots) // self.shards
+    for shard, copies in enumerate(step.copies):
+      for source, target in copies:
+        self.stems[shard * stems + target] = list(self.stems[shard * stems + source])
+    for shard, pieces in enumerate(step.prompts):
+      for stem, _, _, start, ids_X in pieces:
+        stem += shard * stems
+        row = self.table._ids_PX[stem].tolist()
+        assert self.stems[stem][:start] == [self.entry(row, place) for place in range(start)]
+        for place in range(start, start + len(ids_X)):
+          self.stems[stem][place] = self.entry(row, place)
+    for shard, pieces in enumerate(step.turns):
+      for stem, slot, shared, start, ids_X in pieces:
+        slot += shard * slots
+        row = self.table.ids_SX[slot].tolist()
+        self.require(row, shard * stems + stem, slot, start)
+        for place in range(start, start + len(ids_X)):
+          self.slots[slot][place - shared] = self.entry(row, place)
+
+  def decode(self, running):
+    tokens_SM = np.full((len(self.slots), 3), -1)
+    for slot in running:
+      length, shared = int(self.table.length_S[slot]), int(self.table.shared_S[slot])
+      row = self.table.ids_SX[slot].tolist()[:length]
+      self.require(row, int(self.table.stem_S[slot]), slot, length - 1)
+      drawn = [self.chance.randrange(5) for _ in range(self.chance.randint(1, 3))][: 39 - length]
+      tokens_SM[slot, : len(drawn)] = drawn
+      for place in range(length - 1, length - 1 + len(drawn)):
+        self.slots[slot][place - shared] = self.entry(row + drawn, place)
+    self.table.extend(tokens_SM)
+
+
+@pytest.mark.parametrize('sizes', [(4, 4, 1, 1), (6, 3, 3, 1), (8, 4, 2, 2), (4, 2, 2, 1)], ids=str)
+@pytest.mark.parametrize('seed', range(3))
+def test_nothing_is_read_that_was_not_computed_whoever_comes_goes_and_changes_weights(seed, sizes):
+  chance = random.Random(f'{seed}/{sizes}')
+  cache = Simulated(chance, **dict(zip(('slots', 'stems', 'siblings', 'shards'), sizes, strict=True)))
+  opening = [chance.randrange(5) for _ in range(20)]  # of all prompts: some are the beginning of others
+  for number in range(200):
+    for session in list(cache.busy):
+      if chance.random() < (0.1 if cache.busy[session] else 0.3):  # cancelled, or the next turn
+        slot = cache.table.of(session)
+        row = cache.table.ids_SX[slot].tolist()[: cache.table.length_S[slot]]
+        if len(row) > 28 or chance.random() < 0.3:
+          cache.table.release(session)
+          del cache.busy[session]
+        else:
+          cache.ask(session, row + [chance.randrange(5) for _ in range(chance.randrange(6))])
+    if chance.random() < 0.5:
+      cache.ask(f's{number}', opening[: chance.randint(1, 19)] + [chance.randrange(5)] * chance.randrange(2))
+    if chance.random() < 0.05:
+      cache.weights += 1
+      cache.table.forget()
+    running = [cache.table.of(session) for session, busy in cache.busy.items() if busy]
+    if step := cache.table.step(running, rows=4):
+      cache.fill(step)
+    elif running:
+      cache.decode(running)
+      cache.busy = {session: busy and chance.random() < 0.5 for session, busy in cache.busy.items()}
