@@ -1,18 +1,29 @@
-"""Reads a launcher's flags; a --config.KEY that does not exist is refused in one line, as any other setting is."""
+"""Reads a launcher's flags; a --config that is none, or a KEY that does not exist, is refused in one line."""
 
 import re
 import sys
 
-from absl import app
+from absl import flags
 
 _KEY, _NEAR = re.compile(r"'([^']+)'"), re.compile(r'Did you mean "([^"]+)"')
+_RAISED = re.compile(
+  r'flag (--\w+=\S+): Error whilst parsing config file:.*\n\s*(?:ValueError|\S+\.ConfigError): (.+)', re.S
+)
 
 
 def parsed(arguments: list[str]) -> list[str]:
   """What of the arguments is no flag; for `app.run(main, flags_parser=parsed)`."""
   try:
-    return app.parse_flags_with_usage(arguments)
-  except (AttributeError, KeyError) as error:  # of a ConfigDict; what a file of configs/ raises comes as a flag's error
+    rest = flags.FLAGS(arguments)
+    _ = flags.FLAGS.config.keys  # a file that is not there comes to light where its settings are read
+    return rest
+  except flags.Error as error:
+    if raised := _RAISED.search(str(error)):  # what a file of configs/ refuses
+      sys.exit(f'ConfigError: {raised[1]}: {raised[2].strip()}')
+    sys.exit(f'FATAL Flags parsing error: {error}\nPass --helpshort or --helpfull to see help on flags.')
+  except OSError as error:
+    sys.exit(f'ConfigError: --config cannot be read: {str(error).strip().splitlines()[-1].strip()}')
+  except (AttributeError, KeyError) as error:  # of a ConfigDict
     told = str(error).replace('\\', '')
     key, near = _KEY.search(told), _NEAR.search(told)
     if key is None:

@@ -167,7 +167,11 @@ def test_every_estimator_has_a_config_and_its_options_stand_at_their_defaults():
     ),
     (['--config=configs/rl.py:slca', '--config.group_size=many'], 'group_size'),
     (['--config=configs/rl.py:slca', '--config.group_size=1'], 'ConfigError: config: group_size is 1'),
-    (['--config=configs/rl.py:sclca'], 'sclca'),
+    (
+      ['--config=configs/rl.py:sclca'],
+      "ConfigError: --config=configs/rl.py:sclca: 'sclca' is no method; configs/rl.py",
+    ),
+    (['--config=rl.py', '--config.steps=3'], 'ConfigError: --config cannot be read: [Errno 2] No such file or dir'),
     (['--config=configs/rl.py:slca'], 'model.path is empty'),
     (
       [
@@ -188,4 +192,4 @@ def test_every_estimator_has_a_config_and_its_options_stand_at_their_defaults():
 def test_launcher_refuses_a_mistake_by_name(arguments, says):
   command = [sys.executable, str(ROOT / 'launch' / 'train_rl.py'), *arguments]
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=500)
-  assert done.returncode != 0 and says in done.stderr
+  assert done.returncode != 0 and says in done.stderr and 'Traceback' not in done.stderr
