@@ -11,6 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from slca_jax.config import as_dict, require
+from slca_jax.data.folders import claimed
 from slca_jax.data.formats.read import read
 from slca_jax.data.ksweep import (
   Embed,
@@ -81,6 +82,7 @@ def run(config: KSweepConfig, *, measure: Callable[[Task], int], embed: Embed | 
     embed: texts to vectors, a row each; None only if no strategy is hard.
 
   Raises:
+    ConfigError: another run holds the output, or nothing can be written there.
     DataError: tasks or a pool that cannot be read, a K that the pool cannot fill for any task, or none but tasks that
       live in a world.
   """
@@ -93,10 +95,22 @@ def run(config: KSweepConfig, *, measure: Callable[[Task], int], embed: Embed | 
       f'{config.input}: {len(tasks)} tasks and a pool of {len(pool.tools)} tools do not do for K = {most}; '
       'name further data sets in pool, or take smaller sizes'
     )
-  neighbours = _neighbours(tasks, pool, embed, most + 2 * own) if 'hard' in config.strategies else None
-  output = pathlib.Path(config.output)
-  output.mkdir(parents=True, exist_ok=True)
-  tallies = []
+  hard = 'hard' in config.strategies
+  if hard and embed is None:
+    raise DataError('hard distractors need an embedding model; pass embed, or take the strategy random alone')
+  with claimed(pathlib.Path(config.output)):
+    neighbours = _neighbours(tasks, pool, embed, most + 2 * own) if hard and embed else None
+    return _sweep(config, tasks, pool, neighbours, measure)
+
+
+def _sweep(
+  config: KSweepConfig,
+  tasks: Sequence[Task],
+  pool: Pool,
+  neighbours: Neighbours | None,
+  measure: Callable[[Task], int],
+) -> str:
+  output, tallies = pathlib.Path(config.output), []
   for strategy in config.strategies:
     for size in config.sizes:
       tally = Tally(strategy, size)
@@ -169,10 +183,8 @@ def _tools(tasks: Sequence[Task], sources: Iterable[str]) -> Iterator[Tool]:
       logging.warning('%s: %d rows are faulty; their tools are not in the pool', source, faults)
 
 
-def _neighbours(tasks: Sequence[Task], pool: Pool, embed: Embed | None, count: int) -> Neighbours:
+def _neighbours(tasks: Sequence[Task], pool: Pool, embed: Embed, count: int) -> Neighbours:
   """Neighbours of every anchor, enough of them that what a task has already can be passed over."""
-  if embed is None:
-    raise DataError('hard distractors need an embedding model; pass embed, or take the strategy random alone')
   return nearest((tool for task in tasks for tool in anchors(task)), pool, embed, count=count)
 
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from slca_jax import blocking
 from slca_jax.config import as_dict, require
+from slca_jax.data.folders import claimed
 from slca_jax.data.tasks import task_from_json, task_to_json, write_tasks
 from slca_jax.dialogue import Task
 from slca_jax.envs.sandbox import Sandbox, SandboxSettings, shared_sandbox
@@ -84,8 +85,8 @@ def make(config: ToolverseConfig, *, teacher: Teacher | None = None) -> str:
     teacher: tries the tasks that replay; those in its band are kept.
 
   Raises:
-    ConfigError: a setting is missing, an endpoint cannot be used, or this machine protects less than the sandbox asks
-      for.
+    ConfigError: a setting is missing, an endpoint cannot be used, the output cannot be written or another run holds it,
+      or this machine protects less than the sandbox asks for.
     DataError: the schemas cannot be read.
     EndpointFailure: the endpoint answers nothing, whatever is asked.
     SamplerError: the teacher's engine could not try a single task.
@@ -98,6 +99,7 @@ def make(config: ToolverseConfig, *, teacher: Teacher | None = None) -> str:
   sets = read_schemas(config.schemas)[: config.most_servers or None]
   with contextlib.ExitStack() as stack:
     counsels = _counsels(config, stack)
+    stack.enter_context(claimed(pathlib.Path(config.output)))
     return _finish(config, sets, _named_apart(_outcomes(config, sets)), sandbox, counsels, teacher)
 
 

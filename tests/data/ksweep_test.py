@@ -266,6 +266,13 @@ def test_a_pool_too_small_for_every_task_and_a_missing_embedder_are_refused_befo
   assert not (tmp_path / 'o').exists()
 
 
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_embedded(files):
+  asked = []
+  with pytest.raises(ConfigError, match='/dev/null/o cannot be written: Not a directory'):
+    run(build(KSweepConfig, {**files, 'sizes': (4,), 'output': '/dev/null/o'}), measure=len, embed=asked.append)
+  assert not asked
+
+
 def test_tasks_of_worlds_are_told_of_and_a_sweep_of_nothing_else_is_refused(files, tmp_path, caplog):
   worlds = [task('find', 'find', f'w{i}', blueprint='garden') for i in range(3)]
   write_tasks([*worlds, *(task('find sell', 'find', f't{i}') for i in range(2))], tmp_path / 'tasks.jsonl')

@@ -228,10 +228,11 @@ def test_the_launcher_prints_the_funnel(tmp_path):
     ('--config.teacher.model.path=./nowhere', "ConfigError: model.path is './nowhere'; there is no such folder"),
     ('--config.teacher.band.most=9', 'least is 1 and most 9'),
     ('--config.proposer.model=x', "ConfigError: proposer.base_url is ''"),
+    ('--config.output=/dev/null/run', 'ConfigError: /dev/null/run cannot be written: Not a directory'),
   ],
 )
 def test_the_launcher_refuses_what_cannot_run(tmp_path, argument, says):
-  command = [sys.executable, 'launch/synthesize.py', f'--config.schemas={schemas_in(tmp_path)}', argument]
-  command += [f'--config.output={tmp_path / "run"}']
+  command = [sys.executable, 'launch/synthesize.py', f'--config.schemas={schemas_in(tmp_path)}']
+  command += [f'--config.output={tmp_path / "run"}', argument]
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
   assert done.returncode == 1 and says in done.stderr and not (tmp_path / 'run').exists()
