@@ -6,6 +6,7 @@ import pathlib
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -22,7 +23,9 @@ def served(model: pathlib.Path, venv: pathlib.Path, *options: str, port: int = 0
     options: of the server, beside its model and address.
     port: a free one if it is 0.
   """
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that blocks end, and the server too
   with socket.socket() as probe:
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that has just ended there is no obstacle
     probe.bind(('127.0.0.1', port))
     port = probe.getsockname()[1]
   command = ['bash', str(ROOT / 'launch' / 'sglang.sh'), '--cpu', str(model), str(port), *options]

@@ -98,7 +98,8 @@ def constrain_rows(x: jax.Array) -> jax.Array:
   return jax.lax.with_sharding_constraint(x, PartitionSpec(ROWS, *[None] * (x.ndim - 1)))
 
 
-def _constrain_parts(x_BTD):
+def constrain_parts(x_BTD: jax.Array) -> jax.Array:
+  """Rows spread like a batch and the tokens of each over `tensor`, where a mesh is set and divides them."""
   mesh = jax.sharding.get_abstract_mesh()
   if not _ours(mesh) or not _divides(mesh, ROWS, x_BTD.shape[0]):
     return x_BTD
@@ -113,7 +114,7 @@ def part_tokens(x_BTD: jax.Array) -> jax.Array:
   Each device along `tensor` then keeps its part of every layer's input for the backward pass, instead of all of it; it
   costs a gather per layer. `join_tokens` undoes it, and is its transpose.
   """
-  return _constrain_parts(x_BTD)
+  return constrain_parts(x_BTD)
 
 
 @jax.custom_vjp
@@ -123,8 +124,8 @@ def join_tokens(x_BTD: jax.Array) -> jax.Array:
 
 
 # A constraint's own transpose would leave the gradient as it lies, and products with it to the partitioner's guess.
-part_tokens.defvjp(lambda x: (_constrain_parts(x), None), lambda _, grad: (constrain_rows(grad),))
-join_tokens.defvjp(lambda x: (constrain_rows(x), None), lambda _, grad: (_constrain_parts(grad),))
+part_tokens.defvjp(lambda x: (constrain_parts(x), None), lambda _, grad: (constrain_rows(grad),))
+join_tokens.defvjp(lambda x: (constrain_rows(x), None), lambda _, grad: (constrain_parts(grad),))
 
 
 def as_stored(module: Tree, dtype: Any, *, skip: int = 0) -> Tree:

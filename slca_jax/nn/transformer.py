@@ -151,8 +151,13 @@ class Transformer(nnx.Module):
       out_BTNH = attend(q_BTNH, k_BTKH, v_BTKH, ids_BT, backend=config.attention, block=config.attention_block)
       return sharding.part_tokens(block.finish(x_BTD, out_BTNH)), None
 
-    x_BTD = self._embed(tokens_BT)
-    x_BTD, _ = jax.lax.scan(_remembering(layer, config.remat), x_BTD, self.blocks)
+    remembering = _remembering(layer, config.remat)
+
+    def body(x_BTD, block):
+      # What is kept for the backward pass is this value: without a say of its own it would be kept whole.
+      return remembering(sharding.constrain_parts(x_BTD), block)
+
+    x_BTD, _ = jax.lax.scan(body, self._embed(tokens_BT), self.blocks)
     return sharding.join_tokens(rms_norm(x_BTD, self.ln_final[...], config.eps))
 
   def unembedding(self) -> jax.Array:

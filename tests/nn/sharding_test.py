@@ -1,6 +1,8 @@
 """The mesh and the rules on simulated devices."""
 
 import contextlib
+import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -114,3 +116,19 @@ def test_a_sharded_step_equals_the_single_one(attention):
     value_sharded, grads_sharded = step(placed, jax.device_put(batch, sharding.rows_sharding(mesh)))
   np.testing.assert_allclose(value_sharded, value, rtol=1e-5)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), grads_sharded, grads)
+
+
+@pytest.mark.parametrize('remat', ['full', 'attention'])
+def test_devices_along_tensor_keep_their_part_of_every_layers_input(remat):
+  config = dataclasses.replace(CONFIG, layers=3, remat=remat)
+  graph, params = nnx.split(Transformer(config, rngs=nnx.Rngs(0)), nnx.Param)
+  tokens_BT = jnp.zeros((8, 12), jnp.int32)
+  batch = tokens_BT, tokens_BT, tokens_BT, jnp.tile(jnp.arange(12, dtype=jnp.int32), (8, 1))
+  mesh = sharding.make_mesh(fsdp=2, tensor=4)
+  with jax.set_mesh(mesh):
+    placed = jax.device_put(params, sharding.named_shardings(params, mesh))
+    loss = lambda params, batch: jnp.mean(jnp.sin(nnx.merge(graph, params)(*batch)))
+    given = placed, jax.device_put(batch, sharding.rows_sharding(mesh))
+    text = jax.jit(jax.grad(loss)).lower(*given).compile().as_text()
+  kept = set(re.findall(r'f32\[3,4,(\d+),16\]', text))  # of three layers and four rows of a device
+  assert kept == {'3'}  # tokens of twelve
