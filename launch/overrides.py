@@ -19,7 +19,7 @@ def parsed(arguments: list[str]) -> list[str]:
     return rest
   except flags.Error as error:
     if raised := _RAISED.search(str(error)):  # what a file of configs/ refuses
-      sys.exit(f'ConfigError: {raised[1]}: {raised[2].strip()}')
+      sys.exit(': '.join(('ConfigError', raised[1], raised[2].strip())))
     sys.exit(f'FATAL Flags parsing error: {error}\nPass --helpshort or --helpfull to see help on flags.')
   except OSError as error:
     sys.exit(f'ConfigError: --config cannot be read: {str(error).strip().splitlines()[-1].strip()}')
