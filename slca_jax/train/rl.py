@@ -68,6 +68,7 @@ def train(config: RLConfig, *, stop: Stop | None = None) -> Numbers:
     with opened(folder, as_dict(config), data=(config.data.train, *rehearsal.sources(config))), stop.listening():
       loaded = policy.load(config.model, config.mesh)
       policy.check_rows(config.batching.micro_rows, loaded.mesh)
+      worlds.check_prompts(tasks, loaded.template, longest=config.rollout.limits.prompt_tokens)
       with jax.set_mesh(loaded.mesh):
         learner = Learner(config, folder, loaded, tasks, heldout)
         try:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from slca_jax.chat.template import Template
 from slca_jax.config import nearest, require
 from slca_jax.data.formats.row import GOLD, UNKNOWN
 from slca_jax.data.tasks import read_tasks
@@ -23,7 +24,7 @@ from slca_jax.envs.mcp_client import McpServer, mcp_opener
 from slca_jax.envs.recorded import recorded_opener
 from slca_jax.envs.sgls import simulated_opener
 from slca_jax.envs.tau2 import DOMAINS, tau2_opener
-from slca_jax.errors import ConfigError, DataError, EnvironmentFailure
+from slca_jax.errors import ConfigError, DataError, EnvironmentFailure, TemplateError
 from slca_jax.nn import hosts
 from slca_jax.nn.weights import named_tensors, save_hf
 from slca_jax.ops.estimators import estimator_of
@@ -78,6 +79,24 @@ def require_gold(tasks: Sequence[Task], method: Method, scoring: Scoring) -> Non
       f'{len(unknown)} of {len(tasks)} tasks, {unknown[0]!r} first, do not say which calls are right, and rewards '
       f'{method.rewards!r} compare with them; name a reward of your own (method.protocol=FILE.py:NAME), let a judge '
       'rate alone (summary_only; rltr with scoring.completeness=judge), or leave these tasks out'
+    )
+
+
+def check_prompts(tasks: Sequence[Task], template: Template, *, longest: int, looked_at: int = 32) -> None:
+  """Raises DataError if all first tasks have prompts above `longest` tokens, TemplateError if none can be rendered."""
+  sizes, failed = [], None
+  for task in tasks[:looked_at]:
+    try:
+      sizes.append(len(template.prompt(task.messages, task.tools)))
+    except TemplateError as error:  # one such task is a group of failed rollouts
+      failed = error
+  if failed and not sizes:
+    raise failed
+  if min(sizes) > longest:
+    raise DataError(
+      f'the prompts of the first {len(sizes)} tasks have {min(sizes)} to {max(sizes)} tokens, and '
+      f'rollout.limits.prompt_tokens is {longest}; raise it, and rollout.local.context and batching.lengths with it, '
+      'or train on tasks with fewer tools and shorter dialogues'
     )
 
 

@@ -8,15 +8,18 @@ import sys
 
 import pytest
 
+from slca_jax.chat.template import load_template
 from slca_jax.config import as_dict
 from slca_jax.dialogue import Message, Task, Tool, ToolCall
-from slca_jax.errors import ConfigError, DataError, EnvironmentFailure
+from slca_jax.errors import ConfigError, DataError, EnvironmentFailure, TemplateError
+from slca_jax.quickstart.start import write_start
+from slca_jax.quickstart.world import make_task
 from slca_jax.rewards.protocols import Scoring
 from slca_jax.rollout.settings import LocalEngine, SGLangServers
 from slca_jax.train.run import remember
 from slca_jax.train.settings import Method, RLConfig, RolloutSettings
 from slca_jax.train.surroundings import EnvironmentSettings
-from slca_jax.train.worlds import opener, require_gold, run_name
+from slca_jax.train.worlds import check_prompts, opener, require_gold, run_name
 
 
 def served(output, **changes):
@@ -36,6 +39,28 @@ def test_servers_may_move_when_a_run_is_resumed_but_the_engine_stays(tmp_path):
   remember(tmp_path, as_dict(served(tmp_path, urls='http://b:2,http://c:3', retries=9)))
   with pytest.raises(ConfigError, match=r"\['rollout'\]\['engine'\]: 'sglang' -> 'local'"):
     remember(tmp_path, as_dict(dataclasses.replace(served(tmp_path), rollout=RolloutSettings())))
+
+
+def test_tasks_whose_prompts_are_all_too_long_end_a_run_before_its_first_step(tmp_path):
+  write_start(tmp_path, seed=0, samples=30)
+  template, tasks = load_template(tmp_path), [make_task(0, 'train', index) for index in range(3)]
+  sizes = [len(template.prompt(task.messages, task.tools)) for task in tasks]
+  check_prompts(tasks, template, longest=min(sizes))
+  with pytest.raises(DataError, match=f'{min(sizes)} to {max(sizes)} tokens, and rollout.limits.prompt_tokens is 4'):
+    check_prompts(tasks, template, longest=4)
+
+
+def test_a_task_that_cannot_be_rendered_ends_no_run_unless_none_can_be():
+  class Reluctant:
+    def prompt(self, messages, tools):
+      if messages == ('odd',):
+        raise TemplateError('roles must alternate')
+      return (1, 2, 3)
+
+  odd, fine = Task('a', (), ('odd',), ()), Task('b', (), ('fine',), ())
+  check_prompts([odd, fine], Reluctant(), longest=3)
+  with pytest.raises(TemplateError, match='roles must alternate'):
+    check_prompts([odd, odd], Reluctant(), longest=3)
 
 
 def test_the_context_of_the_embedded_engine_does_not_bind_servers(tmp_path):
