@@ -51,6 +51,7 @@ class Fleet:
     total = settings.concurrency * len(self.servers)
     self._router = Server(settings.router.rstrip('/'), settings, concurrency=total) if settings.router else None
     self.loop, self.moved = asyncio.get_running_loop(), 0
+    self._told = False  # of an outage that lasts
     self.weights = self.serving = weights
     self._settings, self._run, self._needed, self._ours = settings, run, context, ours
     self._homes: dict[str, Server] = {}
@@ -99,14 +100,17 @@ class Fleet:
     """
     if self._tender.done():
       self._tender.result()  # a bug of ours: nobody would come back any more
-    limit = self._settings.outage_seconds
+    limit, names = self._settings.outage_seconds, ', '.join(server.url for server in self.servers)
+    if not self._open() and not self._told:
+      logging.warning('no server of %s can be asked; waiting up to outage_seconds = %g s for one', names, limit)
+      self._told = True
     with contextlib.suppress(TimeoutError):
       async with asyncio.timeout(limit):
         while not self._open():
           self._changed.clear()
           await self._changed.wait()
         return
-    raise SamplerError(f'no server of {", ".join(s.url for s in self.servers)} could be asked for {limit:g} s')
+    raise SamplerError(f'no server of {names} could be asked for {limit:g} s')
 
   def note(self, server: Server, trouble: Trouble) -> None:
     """Counts a trouble with a server, and leaves the server out if it is one too many."""
@@ -155,7 +159,7 @@ class Fleet:
     return bool(self.live) and (self._router is None or self._router.live)
 
   def _admit(self, server: Server) -> None:
-    server.live, server.strikes = True, 0
+    server.live, server.strikes, self._told = True, 0, False
     self._fresh.discard(server)
     self._changed.set()
 

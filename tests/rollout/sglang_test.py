@@ -291,14 +291,15 @@ def test_without_any_server_a_request_ends_with_an_error(tmp_path, servers):
     served(engine, body)
 
 
-def test_servers_that_start_late_are_waited_for(tmp_path, servers):
+def test_servers_that_start_late_are_waited_for_and_that_is_said_once(tmp_path, servers, caplog):
   server = servers()
   server.kill()
   engine = sampler(tmp_path, server)
 
   async def body():
     job = asyncio.create_task(engine.publish(5, 1))
-    await asyncio.sleep(0.1)
+    while 'waiting up to' not in caplog.text:
+      await asyncio.sleep(0.01)
     server.start()
     await job
     sample = await ask(engine)
@@ -306,6 +307,7 @@ def test_servers_that_start_late_are_waited_for(tmp_path, servers):
     return sample
 
   assert asyncio.run(body()).tokens == drawn(5, 5)
+  assert caplog.text.count('can be asked; waiting up to outage_seconds = 300 s for one') == 1
 
 
 def test_cancelling_aborts_the_request_on_its_server(tmp_path, servers):
