@@ -81,21 +81,28 @@ def grow(trajectories: Sequence[Trajectory], rollouts: Sequence[int] | None = No
 def split(tree: Tree, length: int) -> list[Tree]:
   """Trees of at most `length` tokens with the same responses; the prompt is repeated in each.
 
+  Longest responses go first, each to the first piece with room for it, so that few prompts are repeated.
+
   Raises:
     DataError: a response does not fit behind its prompt.
   """
+  room = length - len(tree.prompt)
+  longest = max((len(response.tokens) for response in tree.responses), default=0)
+  if longest > room:
+    raise DataError(
+      f'a prompt of {len(tree.prompt)} tokens and a response of {longest} exceed the row length {length}; '
+      'raise the last entry of batching.lengths or lower the limits of the rollout'
+    )
+  if tree.size <= length:
+    return [tree]
   pieces: list[list[Response]] = []
-  room = 0
-  for response in tree.responses:
+  left: list[int] = []
+  for response in sorted(tree.responses, key=lambda response: -len(response.tokens)):
     need = len(response.tokens)
-    if len(tree.prompt) + need > length:
-      raise DataError(
-        f'a prompt of {len(tree.prompt)} tokens and a response of {need} exceed the row length {length}; '
-        'raise the last entry of batching.lengths or lower the limits of the rollout'
-      )
-    if need > room:
+    place = next((i for i, room_left in enumerate(left) if need <= room_left), len(left))
+    if place == len(left):
       pieces.append([])
-      room = length - len(tree.prompt)
-    pieces[-1].append(response)
-    room -= need
+      left.append(room)
+    pieces[place].append(response)
+    left[place] -= need
   return [Tree(tree.prompt, tuple(piece)) for piece in pieces]

@@ -76,6 +76,13 @@ def test_tree_longer_than_a_row_repeats_its_prompt():
   np.testing.assert_array_equal(batch.tokens_BT, [[9, 9, 1, 1, 1, 2, 2, 2], [9, 9, 3, 3, 3, 0, 0, 0]])
 
 
+def test_a_group_is_cut_into_few_rows():
+  """Behind a prompt of 2 a row of 8 has room for 6: 4 + 2 and 3 + 3; as they come they would need three rows."""
+  rollouts = [trajectory(0, i, [9, 9], turn([i + 1] * size)) for i, size in enumerate((3, 4, 3, 2))]
+  batch = batch_of(rollouts, lengths=(8,), micro_rows=2)
+  np.testing.assert_array_equal(batch.tokens_BT, [[9, 9, 2, 2, 2, 2, 4, 4], [9, 9, 1, 1, 1, 3, 3, 3]])
+
+
 def test_rollout_longer_than_the_longest_row_is_refused_with_both_lengths():
   with pytest.raises(DataError, match='prompt of 2 tokens and a response of 9 exceed the row length 10'):
     batch_of([trajectory(0, 0, [9, 9], turn([1] * 9))], lengths=(4, 10))
