@@ -43,7 +43,8 @@ SHARES = {'shown': 10, 'train': 3, 'heldout': 3}  # branches
 DRAWS = TaskSettings(samples=24, most=24, width=1, shortest=3, longest=5, chains=0.0)
 COPIES = 10  # of a demonstration, each with other keys
 QUESTIONS, HELD_OUT = 160, 120
-LESSONS = (500, 150)  # updates: right demonstrations, then those with faults
+# Most updates, and the smoothed loss that ends them: right demonstrations, then those with faults.
+LESSONS = ((2000, 0.04), (150, 0.0))
 # A field that holds a key is one token, in answers as in calls: what followed it there follows it here.
 FIELDS = rf'[a-z]+_id": |{PIECES}'
 
@@ -101,16 +102,19 @@ def model(path: pathlib.Path) -> s.Model:
 
 def sft_config(folder: pathlib.Path, world: pathlib.Path, seed: int, place: int) -> s.SFTConfig:
   """The lesson no. `place`, counted from 0."""
+  steps, until = LESSONS[place]
+  usual = s.Optimizer(4e-3, 'cosine', warmup=0.03, hold=0.5, final_fraction=0.05, b2=0.98, weight_decay=1e-4)
   return s.SFTConfig(
     output=str(folder / 'sft' / str(place + 1)),
     seed=seed,
-    steps=LESSONS[place],
+    steps=steps,
+    until=until,
     batch=16,
     logprob_chunk=64,
     model=model(folder / 'sft' / str(place) / 'model' if place else folder / 'start'),
     data=s.Demonstrations(str(world / f'shown_{place + 1}.jsonl')),
     batching=Layout((512,), 4),
-    optimizer=s.Optimizer(4e-3, 'cosine', warmup=0.03, hold=0.5, final_fraction=0.05, b2=0.98, weight_decay=1e-4),
+    optimizer=dataclasses.replace(usual, schedule='constant', warmup=0.015, hold=0.0) if until else usual,
     checkpoint=s.Checkpointing(every=1000),
     **COMMON,
   )
