@@ -144,7 +144,7 @@ def _forward(q_ref, k_ref, v_ref, ids_ref, order_ref, count_ref, out_ref, lse_re
     scores_UW = _scores(q_UH, k_ref[keys, :], q_ids, _ids(ids_ref, j, block))
     new_U = jnp.maximum(top_U, scores_UW.max(1))
     probs_UW, decay_U = jnp.exp(scores_UW - new_U[:, None]), jnp.exp(top_U - new_U)
-    out_UH = out_UH * decay_U[:, None] + pl.dot(probs_UW.astype(v_WH.dtype), v_WH)
+    out_UH = out_UH * decay_U[:, None] + _dot(probs_UW.astype(v_WH.dtype), v_WH)
     return new_U, sum_U * decay_U + probs_UW.sum(1), out_UH
 
   nothing_U = jnp.zeros(block, jnp.float32)
@@ -167,8 +167,8 @@ def _backward_queries(
     keys = pl.ds(j * block, block)
     k_WH, k_ids = k_ref[keys, :], _ids(ids_ref, j, block)
     probs_UW = jnp.exp(_scores(q_UH, k_WH, q_ids, k_ids) - lse_U[:, None])
-    dscores_UW = probs_UW * (pl.dot(grad_UH, v_ref[keys, :], trans_b=True) - delta_U[:, None])
-    return dq_UH + pl.dot(dscores_UW.astype(k_WH.dtype), k_WH)
+    dscores_UW = probs_UW * (_dot(grad_UH, v_ref[keys, :], over=(1, 1)) - delta_U[:, None])
+    return dq_UH + _dot(dscores_UW.astype(k_WH.dtype), k_WH)
 
   dq_UH = jax.lax.fori_loop(0, count_ref[i], visit, jnp.zeros(q_UH.shape, jnp.float32))
   dq_ref[...] = (dq_UH * q_UH.shape[1] ** -0.5).astype(dq_ref.dtype)
@@ -189,9 +189,9 @@ def _backward_keys(
     queries = pl.ds(i * block, block)
     q_UH, grad_UH = q_ref[queries, g, :], grad_ref[queries, g, :]
     probs_UW = jnp.exp(_scores(q_UH, k_WH, _ids(ids_ref, i, block), k_ids) - lse_ref[g, queries][:, None])
-    dscores_UW = probs_UW * (pl.dot(grad_UH, v_WH, trans_b=True) - delta_ref[g, queries][:, None])
-    dv_WH += pl.dot(probs_UW.astype(grad_UH.dtype), grad_UH, trans_a=True)
-    dk_WH += pl.dot(dscores_UW.astype(q_UH.dtype), q_UH, trans_a=True)
+    dscores_UW = probs_UW * (_dot(grad_UH, v_WH, over=(1, 1)) - delta_ref[g, queries][:, None])
+    dv_WH += _dot(probs_UW.astype(grad_UH.dtype), grad_UH, over=(0, 0))
+    dk_WH += _dot(dscores_UW.astype(q_UH.dtype), q_UH, over=(0, 0))
     return dk_WH, dv_WH
 
   nothing_WH = jnp.zeros(k_WH.shape, jnp.float32)
@@ -207,4 +207,10 @@ def _ids(ids_ref, block_index, block) -> Ids:
 
 def _scores(q_UH, k_WH, q_ids, k_ids):
   mask_UW = sees(Ids(*(x[:, None] for x in q_ids)), Ids(*(x[None, :] for x in k_ids)))
-  return jnp.where(mask_UW, pl.dot(q_UH, k_WH, trans_b=True) * q_UH.shape[1] ** -0.5, MASKED)
+  return jnp.where(mask_UW, _dot(q_UH, k_WH, over=(1, 1)) * q_UH.shape[1] ** -0.5, MASKED)
+
+
+def _dot(x, y, *, over=(1, 0)):
+  """The product of two matrices over an axis of each, in float32."""
+  numbers = (((over[0],), (over[1],)), ((), ()))
+  return jax.lax.dot_general(x, y, numbers, preferred_element_type=jnp.float32)
