@@ -111,8 +111,8 @@ def constrain_parts(x_BTD: jax.Array) -> jax.Array:
 def part_tokens(x_BTD: jax.Array) -> jax.Array:
   """The stream between layers: rows spread like a batch, and the tokens of each over `tensor`.
 
-  Each device along `tensor` then keeps its part of every layer's input for the backward pass, instead of all of it; it
-  costs a gather per layer. `join_tokens` undoes it, and is its transpose.
+  It costs a gather per layer. `join_tokens` undoes it, and is its transpose. What a scan keeps for the backward pass
+  lies in parts only if `constrain_parts` says so of the value that is kept.
   """
   return constrain_parts(x_BTD)
 
