@@ -6,7 +6,8 @@ Tasks are chains of three to five calls in worlds that the deterministic synthes
 `slca_jax/quickstart/branches.py`). A policy of the quickstart's size learns them from demonstrations of which most of
 three servers' have a fault: a call that is made twice, an update that is left out, a last call that is left out. Then
 every method trains from the same checkpoint with the same questions, seed and budget. Branches are apart: those of the
-demonstrations, those of the questions trained on, and those held out.
+demonstrations, those of the questions trained on, and those held out. `--methods=` leaves it at the policies and RLTR's
+planners; `configs/study.py:synthesised` starts from these.
 
 Prints mean ± standard deviation over seeds of greedy decoding on held-out questions: *full trace*, every golden call
 made and the database left as the golden trace leaves it; *turns*, the share of golden turns whose calls the rollout's
@@ -120,6 +121,13 @@ def sft_config(folder: pathlib.Path, world: pathlib.Path, seed: int, place: int)
   )
 
 
+def planner_config(folder: pathlib.Path, world: pathlib.Path, seed: int) -> s.SFTConfig:
+  """The last lesson as RLTR's planner has it, which hands over where the others answer."""
+  lesson = sft_config(folder, world, seed, len(LESSONS) - 1)
+  learned = dataclasses.replace(lesson.learned, part='planner')
+  return dataclasses.replace(lesson, output=str(folder / 'planner'), learned=learned)
+
+
 def rl_config(folder: pathlib.Path, world: pathlib.Path, seed: int, method: str, steps: int) -> s.RLConfig:
   """One method's run; two methods differ in nothing else."""
   return s.RLConfig(
@@ -181,6 +189,7 @@ def run_seed(output: pathlib.Path, seed: int, methods: list[str], steps: int) ->
   start(folder, world, seed)
   for place in range(len(LESSONS)):
     sft.train(sft_config(folder, world, seed, place))
+  sft.train(planner_config(folder, world, seed))
   for name in ('before', *methods):
     if name in found:
       continue

@@ -47,8 +47,10 @@ def get_config(kind: str = 'quickstart'):
   config.regimes = ('plain',)
   if kind == 'synthesised':
     config.output = 'runs/study_synthesised'
-    config.methods = BASELINES[:3] + BASELINES[4:5] + BASELINES[6:]
-    config.regimes = ('noise=0.3', 'bias=0.25')
+    config.methods = BASELINES[:3] + BASELINES[4:]
+    config.overrides = ('rltr: model.path=runs/synthesised_training/{seed}/planner/model',)
+    # Right chains have three to five calls: only a judge that likes more than that works against them.
+    config.regimes = ('noise=0.3', 'bias=0.25', 'bias=0.25+bias_turns=6')
     _synthesised(config.rl)
     return config
   path, _, argument = ('configs/rl.py:slca' if kind == 'own' else kind).partition(':')

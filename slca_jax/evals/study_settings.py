@@ -32,7 +32,7 @@ class StudyConfig:
     methods: names of `train/methods.py`, and estimators of one's own as FILE.py:NAME, whose runs are named NAME.
     regimes: how the judge is disturbed in training: noise=0.3, bias=0.25, noise=0.3+bias=0.1, or plain.
     sweep, sweep_methods: more regimes, for these methods alone.
-    seeds: of everything; in the strings of `rl`, {seed} stands for it.
+    seeds: of everything; in the strings of `rl` and `overrides`, {seed} stands for it.
     baseline: what each method is compared with.
     close: scores that differ by less are called close, where a claim says that.
     select: patterns of runs to make, as in bias*/slca/*, with commas between; '' is all. Tables show what there is.
@@ -216,7 +216,7 @@ def run_settings(config: StudyConfig, job: Job) -> RLConfig:
     own['model.path'] = str(folder / Job(PLANNER, '', job.seed).name / 'sft' / 'model')
   settings = changed(base_of(config, job.seed), changes(job.method))
   for method, more in map(_override, config.overrides):
-    own |= more if method == job.method else {}
+    own |= _for_seed(more, job.seed) if method == job.method else {}
   return build(RLConfig, changed(settings, own), path=job.name)
 
 

@@ -137,8 +137,10 @@ def test_planners_start_from_demonstrations_of_their_own():
 
 def test_own_runs_put_the_seed_into_their_paths():
   rl = {'data': {'train': 't/{seed}.jsonl', 'heldout': 'h.jsonl'}, 'model': {'path': 'm/{seed}'}}
-  grid = build(StudyConfig, {'world': 'own', 'rl': rl, 'methods': ('slca', 'rltr'), 'seeds': (3,)})
-  made = run_settings(grid, Job('plain', 'slca', 3))
+  grid = {'world': 'own', 'rl': rl, 'methods': ('slca', 'rltr'), 'seeds': (3,)}
+  grid = build(StudyConfig, grid | {'overrides': ('rltr: model.path=p/{seed}',)})
+  made, planner = (run_settings(grid, Job('plain', method, 3)) for method in ('slca', 'rltr'))
+  assert planner.model.path == 'p/3'
   assert (made.model.path, made.data.train, made.seed) == ('m/3', 't/3.jsonl', 3)
   assert [job.name for job in needed(grid, Job('plain', 'rltr', 3))] == ['start/3']
 
