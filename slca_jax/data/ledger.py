@@ -19,7 +19,7 @@ _KEPT = {
   'row': np.uint64,
   'dialogue': np.uint64,
   'content': np.uint64,
-  'subset': np.uint16,
+  'subset': np.uint32,
   'decomposed': np.bool_,
   'shown': np.bool_,
   'samples': np.uint16,
@@ -153,7 +153,7 @@ class Ledger:
           column.append(arrays[name])
     names = sorted({name for table in tables for name in table})
     for index, table in enumerate(tables, 1):
-      places = np.array([names.index(name) for name in table], np.uint16)
+      places = np.array([names.index(name) for name in table], _KEPT['subset'])
       parts['subset'][index] = places[parts['subset'][index]] if len(table) else parts['subset'][index]
     return Table(**{name: np.concatenate(column) for name, column in parts.items()}, names=tuple(names))
 

@@ -48,7 +48,7 @@ def load_hf(path: str | pathlib.Path, config: TransformerConfig, mesh: Mesh | No
   Rows that only pad the vocabulary are zero. Without a mesh everything lies on the first local device.
 
   Raises:
-    WeightsError: a file is missing or broken; a tensor is missing, not expected, misshapen or quantised.
+    WeightsError: a file is missing or broken; a tensor is missing, not expected, misshapen, quantised or not finite.
   """
   stored = _stored_tensors(pathlib.Path(path))
   _, abstract = abstract_model(config)
@@ -73,18 +73,27 @@ def _read_shard(stored, entry, leaf, index) -> np.ndarray:
   """The part `index` of one of our parameters, filled layer by layer."""
   shard = np.zeros([len(range(*part.indices(size))) for part, size in zip(index, leaf.shape, strict=True)], leaf.dtype)
   if not entry.stacked:
-    _fill(shard, stored[entry.name], entry, index)
+    _fill(shard, stored, entry.name, entry, index)
     return shard
   for i, layer in enumerate(range(*index[0].indices(leaf.shape[0]))):
-    _fill(shard[i], stored[entry.name.format(layer)], entry, index[1:])
+    _fill(shard[i], stored, entry.name.format(layer), entry, index[1:])
   return shard
 
 
-def _fill(shard, tensor: StoredTensor, entry, index):
+def _fill(shard, stored, name, entry, index):
   parts = dict(zip(entry.here, index, strict=True))
-  ours = entry.to_here(tensor.read(entry.stored_index(parts)), parts)
+  ours = entry.to_here(stored[name].read(entry.stored_index(parts)), parts)
   # Padded rows of the vocabulary lie past the stored tensor's end and stay zero.
-  shard[tuple(slice(size) for size in ours.shape)] = ours
+  filled = shard[tuple(slice(size) for size in ours.shape)]
+  with np.errstate(over='ignore', invalid='ignore'):  # what does not survive the cast is told below
+    filled[...] = ours
+    if np.isfinite(filled).all():
+      return
+    here = np.argwhere(~np.isfinite(filled))[0]
+  raise WeightsError(
+    f'{name} of {stored[name].file} is {ours[tuple(here)]} in one place, {filled[tuple(here)]} as {shard.dtype}; a run '
+    'that diverged may have written it: take an earlier checkpoint, or a wider param_dtype'
+  )
 
 
 def _stored_tensors(path) -> dict[str, StoredTensor]:

@@ -15,7 +15,6 @@ from jax.profiler import StepTraceAnnotation
 from slca_jax import blocking
 from slca_jax.arrays import Experience
 from slca_jax.config import as_dict
-from slca_jax.data.folders import write_json
 from slca_jax.data.tasks import Order
 from slca_jax.dialogue import Task
 from slca_jax.nn import hosts, weights
@@ -32,7 +31,7 @@ from slca_jax.train.dumps import dump, forget, sampled
 from slca_jax.train.evaluate import roll_greedily
 from slca_jax.train.logp_dumps import dump_logps, logps_of
 from slca_jax.train.metrics import Numbers, breakdown, over_updates, settle, staleness, tally
-from slca_jax.train.run import Stop, hush, in_touch, opened, unless
+from slca_jax.train.run import Stop, hush, in_touch, opened, unless, withdraw_result, write_result
 from slca_jax.train.settings import RLConfig
 from slca_jax.train.steps import Policy, make_prepare, make_update
 from slca_jax.train.tracing import Tracer, span
@@ -108,8 +107,8 @@ class Learner:
     self.step, self.numbers, self.position = self._restore()
     if hosts.is_first():
       forget(folder / 'rollouts', after=self.step)
-      if self.step < self.steps:
-        (folder / 'result.json').unlink(missing_ok=True)  # of a run that ended and goes on: who waits for it would stop
+    if self.step < self.steps:
+      withdraw_result(folder)
     self.writer = metrics.Writer(folder, resume_at=self.step + 1, silent=not hosts.is_first())
     self.alarms = alarms.Alarms(
       config.diagnostics,
@@ -315,5 +314,4 @@ class Learner:
     self.checkpoints.wait()
     if self.step >= self.steps:
       weights.save_hf(self.state.params, self.loaded.config, self.folder / 'model', source=self.loaded.folder)
-      result = {'steps': self.step, **self.numbers}
-      hosts.agree(lambda: write_json(self.folder / 'result.json', result), first_only=True)
+      write_result(self.folder, {'steps': self.step, **self.numbers})

@@ -50,6 +50,7 @@ _FREE_PARTS = (
 
 
 _RUNS = itertools.count()  # every process of a run has begun as many as the others
+_RESULT = 'result.json'
 _LOOK_SECONDS, _GRACE_SECONDS = 0.5, 15.0
 _STOPPING = b'\nThe run saves what it has and ends; the same command goes on with it. Ctrl-C again ends it at once.\n'
 
@@ -228,6 +229,17 @@ def remembered(folder: pathlib.Path) -> dict[str, Any]:
   if 'output' not in settings:
     raise ConfigError(f'{folder} is no folder of a run; no config.json in it holds the settings of one')
   return {name: value for name, value in settings.items() if name != 'sha256'}
+
+
+def write_result(folder: pathlib.Path, result: dict[str, Any]) -> None:
+  """Writes `result.json`, which tells whoever waits for the run that it has ended. All hosts call it."""
+  hosts.agree(lambda: write_json(folder / _RESULT, result), first_only=True)
+
+
+def withdraw_result(folder: pathlib.Path) -> None:
+  """Removes the result of a run that had ended and goes on."""
+  if hosts.is_first():
+    (folder / _RESULT).unlink(missing_ok=True)
 
 
 def _has_begun(folder: pathlib.Path) -> bool:

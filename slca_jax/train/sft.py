@@ -9,7 +9,6 @@ from jax.profiler import StepTraceAnnotation
 
 from slca_jax.arrays import TrainState
 from slca_jax.config import as_dict, require
-from slca_jax.data.folders import write_json
 from slca_jax.data.sft import Example, select
 from slca_jax.data.tasks import read_dialogues
 from slca_jax.dialogue import Dialogue
@@ -18,7 +17,7 @@ from slca_jax.nn import hosts, weights
 from slca_jax.train import metrics, optimizer, policy
 from slca_jax.train.checkpoint import Checkpoints, record_of
 from slca_jax.train.loader import heldout_batches, open_batches, usable
-from slca_jax.train.run import Stop, in_touch, opened
+from slca_jax.train.run import Stop, in_touch, opened, withdraw_result, write_result
 from slca_jax.train.settings import SFTConfig
 from slca_jax.train.steps import Policy, make_fit, make_measure
 from slca_jax.train.tracing import Tracer, span
@@ -75,8 +74,8 @@ class Student:
     self.trace = Tracer(folder / 'trace', config.trace)
     self.checkpoints = Checkpoints(folder / 'checkpoints', config.checkpoint)
     self.step, self.numbers = self._restore()
-    if hosts.is_first() and not self.done:
-      (folder / 'result.json').unlink(missing_ok=True)  # of a run that ended and goes on: who waits for it would stop
+    if not self.done:
+      withdraw_result(folder)
     self.writer = metrics.Writer(folder, resume_at=self.step + 1, silent=not hosts.is_first())
 
   @property
@@ -104,8 +103,7 @@ class Student:
     self.checkpoints.wait()
     if self.done:
       weights.save_hf(self.state.params, self.loaded.config, self.folder / 'model', source=self.loaded.folder)
-      result = {'steps': self.step, **self.numbers}
-      hosts.agree(lambda: write_json(self.folder / 'result.json', result), first_only=True)
+      write_result(self.folder, {'steps': self.step, **self.numbers})
     return self.numbers
 
   def close(self) -> None:

@@ -247,6 +247,17 @@ def test_a_tensor_that_does_not_fit_is_named(llama, kind):
     weights.load_hf(llama, weights.read_config(llama))
 
 
+WRONG = [(np.nan, 'float32', 'nan in one place'), (7e4, 'float16', '70000.0 in one place, inf as float16')]
+
+
+@pytest.mark.parametrize(('value', 'dtype', 'told'), WRONG)
+def test_a_weight_that_is_no_number_is_refused(llama, value, dtype, told):
+  rewrite(llama, lambda tensors: tensors[QUERY].__setitem__((3, 5), value))
+  config = dataclasses.replace(weights.read_config(llama), param_dtype=dtype)
+  with pytest.raises(WeightsError, match=f'{QUERY} of .*model.safetensors is {told}'):
+    weights.load_hf(llama, config)
+
+
 def test_stored_copies_that_follow_from_the_config_are_ignored(tmp_path):
   path = tmp_path / 'tied'
   original('llama_tied').save_pretrained(path)
