@@ -276,7 +276,7 @@ class ChatModel:
       except (TimeoutError, openai.APITimeoutError):
         raise EndpointFailure(f'no reply within {self.endpoint.request_seconds:g} s', reason='timeout') from None
       except openai.APIStatusError as error:
-        raise of_status(error.status_code, error.response.text, error.response.headers) from None
+        raise of_status(error.status_code, _text(error.response), error.response.headers) from None
       except openai.OpenAIError as error:
         raise EndpointFailure(f'no connection: {error.__cause__ or error!r}', reason='connection') from None
       finally:
@@ -298,11 +298,11 @@ class ChatModel:
     raw = await line.client.chat.completions.with_raw_response.create(
       model=self.endpoint.model, messages=messages, extra_body=self.endpoint.extra, **fields
     )
-    return raw.http_response.text
+    return _text(raw.http_response)
 
   async def _pause(self, retry: int, fault: EndpointFailure, limit: asyncio.Timeout) -> None:
     """Waits twice as long as the last time and as long as the endpoint asks; not if that would outlast the deadline."""
-    grown = min(self.endpoint.longest_pause, self.endpoint.first_pause * 2 ** (retry - 1))
+    grown = min(self.endpoint.longest_pause, self.endpoint.first_pause * 2.0 ** min(retry - 1, 64))
     seconds = max(grown * self._chance.uniform(0.5, 1.0), fault.retry_after or 0.0)
     left = _left(limit)
     if seconds >= left:
@@ -324,6 +324,11 @@ class ChatModel:
     self._counts['cost'] += cost / 1e6
 
 
+def _text(response: Any) -> str:
+  """The body as UTF-8, which JSON always is, whatever its header says."""
+  return response.content.decode('utf-8', 'replace')
+
+
 def _left(limit: asyncio.Timeout) -> float:
   """Seconds until the deadline, below 0 after it."""
   return (limit.when() or 0.0) - asyncio.get_running_loop().time()
@@ -335,4 +340,6 @@ def _key_of(endpoint: Endpoint, name: str) -> str:
     return 'none'
   key = os.environ.get(endpoint.api_key_env, '').strip()
   require(bool(key), f'{name}.api_key_env names {endpoint.api_key_env!r}, which is not set; export it with the key')
+  plain = key.isascii() and key.isprintable()  # or a header refuses it, in words that show the key
+  require(plain, f'{name}.api_key_env names {endpoint.api_key_env!r}, which holds what no key does; copy it once more')
   return key

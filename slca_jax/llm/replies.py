@@ -45,17 +45,26 @@ def read_body(text: str) -> Reply:
   try:
     choice = body['choices'][0]
     message, finish = choice['message'], choice.get('finish_reason')
-    content, refusal = message.get('content'), message.get('refusal')
+    content, refusal = _written(message.get('content')), message.get('refusal')
   except (KeyError, IndexError, TypeError, AttributeError):
     raise EndpointFailure(f'the body holds no choice with a message: {text[:200]!r}', reason='no_choices') from None
   if finish == 'content_filter':
     raise EndpointFailure('a content filter stopped the reply', reason='content_filter')
   if refusal:
     raise EndpointFailure(f'the model refused: {str(refusal)[:200]!r}', reason='refusal')
-  if not isinstance(content, str) or not content.strip():
+  if not content.strip():
     raise EndpointFailure(f'the reply is empty (finish_reason {finish!r})', reason='empty')
   usage = body.get('usage')
   return Reply(content, finish == 'length', False, _count(usage, 'prompt_tokens'), _count(usage, 'completion_tokens'))
+
+
+def _written(content: Any) -> str:
+  """The text of a message, of a list of parts those that are text and no reasoning; without lone surrogates, which
+  nothing could write down."""
+  texts = [content]
+  if isinstance(content, list):
+    texts = [part.get('text') for part in content if isinstance(part, Mapping) and part.get('type') == 'text']
+  return ''.join(text for text in texts if isinstance(text, str)).encode('utf-8', 'replace').decode('utf-8')
 
 
 def _decoded(text: str) -> dict[str, Any]:

@@ -87,6 +87,14 @@ def test_key_that_is_not_set_is_refused_and_named(monkeypatch):
     model(None, api_key_env='MOCK_KEY')
 
 
+@pytest.mark.parametrize('key', ['schlüssel', 'sk-1\nsk-2'])
+def test_key_that_no_header_takes_is_refused_and_not_shown(key, monkeypatch):
+  monkeypatch.setenv('MOCK_KEY', key)
+  with pytest.raises(ConfigError, match="api_key_env names 'MOCK_KEY', which holds what no key does") as caught:
+    model(None, api_key_env='MOCK_KEY')
+  assert key not in str(caught.value)
+
+
 @pytest.mark.parametrize(
   ('fault', 'reason'),
   [
@@ -182,6 +190,24 @@ def test_pauses_grow_from_a_seeded_source():
   first = paused()
   assert first == paused()
   assert 0.5 * (0.002 + 0.004 + 0.008 + 0.01) <= first <= 0.002 + 0.004 + 0.008 + 0.01
+
+
+def test_pause_stays_bounded_after_any_number_of_retries():
+  chat = model(None, longest_pause=1e-6)
+
+  async def pause():
+    async with asyncio.timeout(60.0) as limit:
+      await chat._pause(5000, EndpointFailure('busy', reason='status_503'), limit)
+
+  asyncio.run(pause())
+  assert chat.read_counts()['seconds_paused'] <= 1e-6
+
+
+@pytest.mark.parametrize('charset', ['iso-8859-1', 'utf-16', 'none-such'])
+def test_reply_is_utf_8_whatever_its_header_says(charset):
+  body = '{"choices": [{"message": {"content": "Zürich"}}]}'
+  with ScriptedEndpoint(Play(body=body, headers={'content-type': f'application/json; charset={charset}'})) as server:
+    assert run(model(server)) == ['Zürich']
 
 
 def test_late_answer_is_a_timeout():

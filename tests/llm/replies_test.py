@@ -1,6 +1,7 @@
 """Laws of reading what an endpoint sends: Retry-After as seconds and as a date, bodies of any kind."""
 
 import datetime
+import json
 
 import pytest
 
@@ -54,6 +55,20 @@ def test_body_without_a_reply_says_why(body, reason):
   with pytest.raises(EndpointFailure) as caught:
     read_body(body)
   assert caught.value.reason == reason and caught.value.kind == 'transient'
+
+
+def test_text_of_a_message_in_parts_is_that_of_its_text_parts():
+  parts = [
+    {'type': 'thinking', 'thinking': [{'type': 'text', 'text': 'hm'}]},
+    {'type': 'text', 'text': 'one '},
+    {'type': 'text', 'text': 'two'},
+    {'type': 'image_url', 'image_url': {'url': 'x'}},
+  ]
+  assert read_body(json.dumps({'choices': [{'message': {'content': parts}}]})).text == 'one two'
+
+
+def test_reply_can_be_written_down_whatever_it_holds():
+  assert read_body('{"choices": [{"message": {"content": "a\\ud83d b"}}]}').text == 'a? b'
 
 
 def test_usage_that_is_odd_counts_as_nothing():
