@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import dataclasses
+import inspect
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from slca_jax.envs.guard import DEFAULT, CallLimits, Threads, answer_all, answer
 from slca_jax.errors import EnvironmentFailure
 
 Function = Callable[..., Any]  # (database, **arguments) -> a string, or anything that JSON can hold
+_UNCALLED = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +36,9 @@ class World:
     missing = [tool.name for tool in self.tools if tool.name not in self.functions]
     if missing:
       raise ValueError(f'no function for the tools {", ".join(missing)}; known: {", ".join(self.functions)}')
+    for name, function in self.functions.items():  # a call would return at once what nobody awaits or draws from
+      if any(kind(function) for kind in _UNCALLED):
+        raise ValueError(f'the function of {name} is async or yields; give a plain one, which runs in a thread')
 
 
 class Executable:

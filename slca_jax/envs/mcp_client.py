@@ -139,9 +139,12 @@ class Connection:
     """Starts the server and keeps it until it is over."""
     from mcp import Client, StdioServerParameters, stdio_client
 
-    command, *arguments = self._server.command
     parameters = StdioServerParameters(
-      command=command, args=arguments, env=dict(self._server.variables), cwd=self._server.folder
+      command=self._server.command[0],
+      args=list(self._server.command[1:]),
+      env=dict(self._server.variables),
+      cwd=self._server.folder,
+      encoding_error_handler='replace',  # or after one byte that is no UTF-8 nothing more is read
     )
     with tempfile.TemporaryFile('w+', errors='replace') as words:
       try:
@@ -319,7 +322,7 @@ def _part(part: Any) -> str:
     return part.text
   if part.type == 'resource':
     return getattr(part.resource, 'text', f'[{part.resource.uri}]')
-  return f'[{part.type} {getattr(part, "mime_type", None) or getattr(part, "uri", "")}]'
+  return f'[{part.type} {getattr(part, "uri", None) or getattr(part, "mime_type", "")}]'
 
 
 def _tail(words: IO[str]) -> str:

@@ -1,5 +1,6 @@
 """The schema-guided simulator: deterministic checks first; who answers for the backend sees valid calls only."""
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 
 from slca_jax.chat.checks import checks_of
@@ -7,7 +8,8 @@ from slca_jax.dialogue import Observation, Tool, ToolCall
 from slca_jax.envs.guard import DEFAULT, CallLimits, answer_all
 from slca_jax.errors import EnvironmentFailure
 
-Answer = Callable[[Tool | None, ToolCall], Awaitable[Observation]]  # the tool is None if it is unknown and unchecked
+# The tool is None if it is unknown and unchecked.
+Answer = Callable[[Tool | None, ToolCall], Awaitable[Observation] | Observation]
 
 
 class Simulator:
@@ -45,4 +47,5 @@ class Simulator:
     fault = self._checks.fault(call) if self._checked else None
     if fault is not None:
       return Observation(fault, ok=False)
-    return await self._answer(self._checks.tool(call.name), call)
+    seen = self._answer(self._checks.tool(call.name), call)
+    return await seen if inspect.isawaitable(seen) else seen

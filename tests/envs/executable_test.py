@@ -177,6 +177,24 @@ def test_a_world_needs_a_function_for_every_tool():
     World(TOOLS, {'buy': buy})
 
 
+async def later(database):
+  return 'later'
+
+
+def some(database):
+  yield 'some'
+
+
+async def streamed(database):
+  yield 'streamed'
+
+
+@pytest.mark.parametrize('function', [later, some, streamed])
+def test_a_function_whose_call_does_nothing_yet_is_refused(function):
+  with pytest.raises(ValueError, match='the function of price is async or yields'):
+    World(TOOLS, {**TABLE, 'price': function})
+
+
 def test_copies_are_deep_even_of_what_cannot_be_pickled():
   original = {'a': [1, {'b': 2}], 'f': lambda: 1}
   copied = fresh(original)

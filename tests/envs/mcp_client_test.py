@@ -30,6 +30,7 @@ BOOK = ToolCall('book_hotel', {'hotel_id': 'H101', 'checkin_date': '2026-09-18'}
 WHISPER = ToolCall('whisper', {})
 
 
+OFFERED = repr({'tools': [{'name': 'whisper', 'inputSchema': {'type': 'object'}}]})
 EXTRA = (Tool('die', '', travel.schema()), Tool('whisper', '', travel.schema()))
 
 
@@ -188,6 +189,33 @@ def test_a_list_of_tools_without_end_is_a_failure(tmp_path, monkeypatch):
 def test_tools_that_are_none_are_a_failure(tmp_path):
   with pytest.raises(EnvironmentFailure, match='answers what is no MCP'):
     mcp_environment(scripted(tmp_path, tools_list="{'tools': [{'name': 5}]}"))
+
+
+def test_a_byte_that_is_no_text_costs_no_more_than_itself(tmp_path):
+  server = scripted(tmp_path, tools_list=OFFERED, tools_call="{'content': [{'type': 'text', 'text': 'fair'}]}")
+  program = pathlib.Path(server.command[1])
+  program.write_text(
+    program.read_text('utf-8').replace('  message = json', "  sys.stdout.buffer.write(b'\\xff\\n')\n  message = json"),
+    encoding='utf-8',
+  )
+  with contextlib.closing(mcp_environment(server, tools=EXTRA, limits=CallLimits(deadline=300.0))) as world:
+    assert [asyncio.run(world.step([WHISPER]))[0].content for _ in range(2)] == ['fair', 'fair']
+
+
+def test_parts_of_an_answer_that_are_no_text_are_named(tmp_path):
+  parts = [
+    {'type': 'text', 'text': 'see'},
+    {'type': 'image', 'data': 'AAAA', 'mimeType': 'image/png'},
+    {'type': 'resource_link', 'uri': 'file:///a.txt', 'name': 'a', 'mimeType': 'text/plain'},
+    {'type': 'resource', 'resource': {'uri': 'file:///b.bin', 'blob': 'AAAA'}},
+    {'type': 'resource', 'resource': {'uri': 'file:///c.txt', 'text': 'inside'}},
+  ]
+  server = scripted(tmp_path, tools_list=OFFERED, tools_call=repr({'content': parts}))
+  with contextlib.closing(mcp_environment(server, tools=EXTRA)) as world:
+    [seen] = asyncio.run(world.step([WHISPER]))
+  assert seen.content.split('\n') == [
+    'see', '[image image/png]', '[resource_link file:///a.txt]', '[file:///b.bin]', 'inside'
+  ]  # fmt: skip
 
 
 def test_a_server_that_does_not_start_is_a_failure():

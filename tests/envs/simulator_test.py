@@ -49,6 +49,12 @@ def test_valid_calls_reach_the_backend_with_their_tool():
   assert backend.asked[1] == (BOOK, ToolCall('book', {'city': 'Lyon', 'nights': 2}))
 
 
+def test_a_plain_function_answers_as_an_async_one_does():
+  assert step(Simulator((NOW,), lambda tool, call: Observation(f'from {tool.name}')), ('now', {})) == [
+    Observation('from now')
+  ]
+
+
 @pytest.mark.parametrize(
   ('call', 'words'),
   [
