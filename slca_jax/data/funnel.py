@@ -74,12 +74,10 @@ def report_of(counts: Counts, table: Table, division: Division) -> Report:
     'split': {
       'sft': _by_kind(table, division, SFT),
       'rl': _by_kind(table, division, RL),
-      'unused': int(table.samples[rest].sum()) - sum(_samples(table, division, side) for side in (SFT, RL)),
+      'unused': int(table.samples[rest].sum()) - sum(_samples(division, side) for side in (SFT, RL)),
     },
     'subsets': {
-      name or '-': {
-        side: _samples(table, division, code, within=table.subset == index) for side, code in _SIDES.items()
-      }
+      name or '-': {side: _samples(division, code, within=table.subset == index) for side, code in _SIDES.items()}
       for index, name in enumerate(table.names)
     },
     'examples': {
@@ -125,12 +123,12 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 def _by_kind(table: Table, division: Division, side: int) -> dict[str, int]:
   return {
-    'single': _samples(table, division, side, within=~table.decomposed),
-    'decomposed': _samples(table, division, side, within=table.decomposed),
+    'single': _samples(division, side, within=~table.decomposed),
+    'decomposed': _samples(division, side, within=table.decomposed),
   }
 
 
-def _samples(table: Table, division: Division, side: int, *, within: np.ndarray | None = None) -> int:
+def _samples(division: Division, side: int, *, within: np.ndarray | None = None) -> int:
   """How many samples of some rows a side has; a held-out row gives one."""
   rows = (division.side == side) & (side != NOWHERE)
   rows = rows if within is None else rows & within

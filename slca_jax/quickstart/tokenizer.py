@@ -49,9 +49,9 @@ CHAT_TEMPLATE = """\
 """
 
 
-def make_tokenizer(tasks: Iterable[Task], *, vocab_size: int = 1024) -> PreTrainedTokenizerFast:
+def make_tokenizer(tasks: Iterable[Task]) -> PreTrainedTokenizerFast:
   """The tokenizer of the market: its merges come from demonstrations of `tasks`."""
-  return tokenizer_of((Dialogue(task.id, task.tools, demonstrate(task)) for task in tasks), vocab_size=vocab_size)
+  return tokenizer_of(Dialogue(task.id, task.tools, demonstrate(task)) for task in tasks)
 
 
 def tokenizer_of(

@@ -43,9 +43,7 @@ def model_of(
   for r, one in enumerate(sampled):
     places.setdefault(one.key[:2], []).append(r)
   index = [_entry(r, sampled, segments, methods) for r in range(len(sampled))]
-  groups = [
-    _group([sampled[r] for r in rows], [segments[r] for r in rows], texts, settings) for rows in places.values()
-  ]
+  groups = [_group([sampled[r] for r in rows], texts, settings) for rows in places.values()]
   head = {
     'run': visible(run.resolve().name),
     'methods': [
@@ -101,7 +99,7 @@ def _conflict(segments: Sequence[str], methods: Sequence[Credit], r: int) -> int
   return 0 if tool * summary >= 0 else int(math.copysign(1, tool))
 
 
-def _group(rollouts: Sequence[Sampled], segments: Sequence[tuple[str, ...]], texts: Texts, settings: Settings) -> Json:
+def _group(rollouts: Sequence[Sampled], texts: Texts, settings: Settings) -> Json:
   first = rollouts[0].trajectory
   task = first.task
   return {
@@ -112,11 +110,11 @@ def _group(rollouts: Sequence[Sampled], segments: Sequence[tuple[str, ...]], tex
     'answer': visible(task.answer or ''),
     'facts': [visible(fact) for fact in task.facts],
     'prompt': texts.prompt(first.prompt, (message.content for message in task.messages)),
-    'rollouts': [_body(one, kinds, texts, settings) for one, kinds in zip(rollouts, segments, strict=True)],
+    'rollouts': [_body(one, texts, settings) for one in rollouts],
   }
 
 
-def _body(one: Sampled, segments: tuple[str, ...], texts: Texts, settings: Settings) -> Json:
+def _body(one: Sampled, texts: Texts, settings: Settings) -> Json:
   """A rollout in full: its parts in order, runs of tokens and what the world wrote, and the reasons of its rewards."""
   trajectory = one.trajectory
   run_of = {turn: run for run, turns in enumerate(runs_of(trajectory)) for turn in turns}

@@ -68,7 +68,7 @@ def infer(
   ToolVerse, tool dependency graph.
   """
   fields = {tool.name: _fields(tool, seen) for tool in tools}
-  accepted = _accepted(tools, seen)
+  accepted = _accepted(seen)
   edges: list[Edge] = []
   for target in tools:
     before = _semantic(target, tools)
@@ -132,7 +132,7 @@ def _score(tool: Tool, target: Tool, asked: Words, path: str) -> tuple[float, ..
   )
 
 
-def _accepted(tools: Sequence[Tool], seen: Sequence[Seen]) -> dict[tuple[str, str], set[str]]:
+def _accepted(seen: Sequence[Seen]) -> dict[tuple[str, str], set[str]]:
   """By tool and parameter, the values that were accepted as keys."""
   found: dict[tuple[str, str], set[str]] = {}
   for one in seen:

@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import os
 import pathlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from slca_jax.config import require
@@ -31,7 +31,6 @@ from slca_jax.toolverse.schemas import ToolSet
 from slca_jax.toolverse.testing import Report, run_tests
 
 Read = TypeVar('Read')
-Checker = Callable[[Blueprint], Awaitable[Report]]
 _STEPS = ('schemas', 'scene', 'functions', 'tests', 'worlds')
 
 
@@ -71,14 +70,9 @@ class Synthesis:
     folder: str | os.PathLike[str],
     *,
     settings: SynthesisSettings | None = None,
-    check: Checker = run_tests,
   ):
-    """Opens the folder; nothing is asked.
-
-    Args:
-      check: runs a blueprint's tests.
-    """
-    self._model, self._check = model, check
+    """Opens the folder; nothing is asked."""
+    self._model = model
     self._settings = settings or SynthesisSettings()
     self._journals = {step: Journal(pathlib.Path(folder) / f'{step}.jsonl') for step in _STEPS}
 
@@ -173,7 +167,7 @@ class Synthesis:
 
   async def _checked(self, made: Blueprint) -> Report | str:
     try:
-      return await self._check(made)
+      return await run_tests(made)
     except EnvironmentFailure as error:
       return f'functions.py cannot be loaded: {error}'
 

@@ -47,15 +47,15 @@ class Report:
     return bool(self.passed) and not self.failures and not self.untested
 
 
-def retest(blueprint: Blueprint, *, sandbox: Sandbox | None = None, limits: CallLimits = _LIMITS) -> Report:
+def retest(blueprint: Blueprint, *, sandbox: Sandbox | None = None) -> Report:
   """The report of the blueprint's tests. Inside an event loop, await `run_tests` instead: this one stops the loop."""
-  return blocking.run(run_tests(blueprint, sandbox=sandbox, limits=limits))
+  return blocking.run(run_tests(blueprint, sandbox=sandbox))
 
 
-async def run_tests(blueprint: Blueprint, *, sandbox: Sandbox | None = None, limits: CallLimits = _LIMITS) -> Report:
+async def run_tests(blueprint: Blueprint, *, sandbox: Sandbox | None = None) -> Report:
   """The report of the blueprint's tests. Each runs twice, in worlds of its own, and must be answered the same."""
   sandbox = sandbox or shared_sandbox(SandboxSettings())
-  failures = [found for test in blueprint.tests if (found := await _failure(test, blueprint, sandbox, limits))]
+  failures = [found for test in blueprint.tests if (found := await _failure(test, blueprint, sandbox))]
   failed = {failure.test for failure in failures}
   called = {check.call.name for test in blueprint.tests for check in test.checks}
   return Report(
@@ -65,10 +65,10 @@ async def run_tests(blueprint: Blueprint, *, sandbox: Sandbox | None = None, lim
   )
 
 
-async def _failure(test: UnitTest, blueprint: Blueprint, sandbox: Sandbox, limits: CallLimits) -> Failure | None:
+async def _failure(test: UnitTest, blueprint: Blueprint, sandbox: Sandbox) -> Failure | None:
   seen = []
   for _ in range(2):
-    world = open_world(blueprint, sandbox, limits=limits)
+    world = open_world(blueprint, sandbox, limits=_LIMITS)
     try:
       found, answers = await _run(test, world)
     except EnvironmentFailure as error:

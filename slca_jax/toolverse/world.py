@@ -23,13 +23,14 @@ from slca_jax.toolverse.blueprint import Blueprint, load
 from slca_jax.toolverse.history import resuming
 
 _TRIAL = CallLimits(deadline=30.0)
+_MOST_LOADED = 1024  # blueprints
 
 
 class Trial:
   """A blueprint's world for work without a policy: calls wait for their answers, and so does a loop that makes them."""
 
-  def __init__(self, blueprint: Blueprint, *, sandbox: Sandbox | None = None, limits: CallLimits = _TRIAL):
-    self._world = open_world(blueprint, sandbox or shared_sandbox(SandboxSettings()), limits=limits)
+  def __init__(self, blueprint: Blueprint, *, sandbox: Sandbox | None = None):
+    self._world = open_world(blueprint, sandbox or shared_sandbox(SandboxSettings()), limits=_TRIAL)
     self._runner = blocking.Runner()
 
   def __enter__(self) -> 'Trial':
@@ -81,9 +82,7 @@ def open_world(
   return Sandboxed(blueprint.tools if tools is None else tools, blueprint.code, sandbox, limits=limits)
 
 
-def blueprint_opener(
-  folder: str, settings: SandboxSettings, *, limits: CallLimits = DEFAULT, most_loaded: int = 1024
-) -> Opener:
+def blueprint_opener(folder: str, settings: SandboxSettings, *, limits: CallLimits = DEFAULT) -> Opener:
   """Opens tasks whose blueprint is the path of a folder inside `folder`, each read once.
 
   Calls that a task's dialogue holds already have been made there when the policy's turn comes.
@@ -95,7 +94,7 @@ def blueprint_opener(
   sandbox = shared_sandbox(settings)
   sandbox.require_level()
 
-  @functools.lru_cache(maxsize=most_loaded)
+  @functools.lru_cache(maxsize=_MOST_LOADED)
   def read(name: str) -> Blueprint:
     path = (root / name).resolve()
     if not path.is_relative_to(root):

@@ -70,7 +70,7 @@ def faults(source: str) -> list[str]:
   found = [(node.lineno, 'only imports, functions, classes and constants may stand at the top; move it into a function')
            for node in tree.body if not isinstance(node, _TOP)]  # fmt: skip
   for node in ast.walk(tree):
-    found += [(getattr(node, 'lineno', 0), text) for text in _faults(node, tree, bound)]
+    found += [(getattr(node, 'lineno', 0), text) for text in _faults(node, bound)]
   return [f'line {line}: {text}' if line else text for line, text in sorted(set(found))]
 
 
@@ -102,7 +102,7 @@ def _tree(source: str) -> ast.Module | str:
   return tree
 
 
-def _faults(node: ast.AST, tree: ast.Module, bound: set[str]) -> Iterator[str]:
+def _faults(node: ast.AST, bound: set[str]) -> Iterator[str]:
   if type(node) in _REFUSED:
     yield _REFUSED[type(node)]
   elif isinstance(node, ast.Import):
@@ -110,7 +110,7 @@ def _faults(node: ast.AST, tree: ast.Module, bound: set[str]) -> Iterator[str]:
   elif isinstance(node, ast.ImportFrom):
     yield from _import_faults(node)
   elif isinstance(node, ast.Attribute):
-    yield from _attribute_faults(node, tree)
+    yield from _attribute_faults(node)
   elif isinstance(node, ast.MatchClass):
     yield from (f'the attribute {name} is not for tools' for name in node.kwd_attrs if _hidden(name))
   elif isinstance(node, ast.Name) and node.id in _NOT_OFFERED - bound and not _dunder(node.id):
@@ -145,7 +145,7 @@ def _module_fault(name: str) -> str:
   return f'the module {name} is not offered; offered: {", ".join(sorted(MODULES))}'
 
 
-def _attribute_faults(node: ast.Attribute, tree: ast.Module) -> Iterator[str]:
+def _attribute_faults(node: ast.Attribute) -> Iterator[str]:
   if _hidden(node.attr):
     yield f'the attribute {node.attr} is not for tools; do without it'
   if node.attr == 'format' and not _plain_format(node.value):

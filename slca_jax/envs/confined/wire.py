@@ -39,7 +39,7 @@ def receive(sock: socket.socket, *, most: int) -> Any:
     TooLong: it has more than `most` bytes.
     ValueError, RecursionError: it is no JSON.
   """
-  return _body(sock, sock.recv, most)
+  return _body(sock.recv, most)
 
 
 def receive_with_descriptor(sock: socket.socket, *, most: int) -> tuple[Any, int | None]:
@@ -50,10 +50,10 @@ def receive_with_descriptor(sock: socket.socket, *, most: int) -> tuple[Any, int
   def recv(size: int) -> bytes:
     return rest.pop() if rest else sock.recv(size)
 
-  return _body(sock, recv, most), (descriptors[0] if descriptors else None)
+  return _body(recv, most), (descriptors[0] if descriptors else None)
 
 
-def _body(sock: socket.socket, recv: Callable[[int], bytes], most: int) -> Any:
+def _body(recv: Callable[[int], bytes], most: int) -> Any:
   header = _exactly(recv, HEADER.size)
   if header is None:
     return None

@@ -127,7 +127,7 @@ def read(tool: Tool, *, prefix: frozenset[str] = frozenset()) -> Reading | str:
     return w.REFUSED['execute']
   rest = bare[:place] + bare[place + 1 :] if verb else bare
   head, tail = _at_preposition(rest)
-  noun, many = _noun(head, tool)
+  noun, many = _noun(head)
   parameters = tuple(_parameters(tool, verb, noun, frozenset(bare)))
   return Reading(tool, name, verb, word, noun, many, frozenset([*rest, *tail]), parameters)
 
@@ -164,7 +164,7 @@ def _at_preposition(tokens: list[str]) -> tuple[list[str], list[str]]:
   return tokens, []
 
 
-def _noun(tokens: list[str], tool: Tool) -> tuple[str, bool]:
+def _noun(tokens: list[str]) -> tuple[str, bool]:
   kept = [token for token in tokens if token not in w.STOP and token not in w.ADJECTIVES and not token.isdigit()]
   many = bool(tokens) and any(w.is_plural(token) for token in tokens[-1:] + kept[-1:])
   if not kept:

@@ -30,7 +30,7 @@ def finish(tables: dict[str, Table], operations: Sequence[Operation], left_out: 
         column.schema = dict(tables[column.link.table].columns[column.link.column].schema)
   ready = []
   for operation in operations:
-    reason = _useless(operation, operations, tables)
+    reason = _useless(operation, tables)
     if reason:
       left_out[operation.tool.name] = reason
       continue
@@ -173,7 +173,7 @@ def _shorten(table: Table, operations: Sequence[Operation], told: set[str]) -> N
   table.brief = tuple(name for name in table.columns if name in kept)
 
 
-def _useless(operation: Operation, operations: Sequence[Operation], tables: dict[str, Table]) -> str:
+def _useless(operation: Operation, tables: dict[str, Table]) -> str:
   """Why an operation makes no sense in this plan; '' if it does."""
   if operation.action == 'pure':
     return ''
