@@ -1,6 +1,6 @@
 """The tables of a study: scores by method and judge, support control, sweeps, gradients, claims, failures."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slca_jax.evals import study_claims
@@ -9,6 +9,8 @@ from slca_jax.evals.study_results import SFT, Study, read
 from slca_jax.evals.study_settings import judge_of
 from slca_jax.evals.tables import Cell, Table
 from slca_jax.quickstart import breakeven
+from slca_jax.rewards.process import Weights
+from slca_jax.train.surroundings import JudgeSettings
 
 __all__ = ['claims_as_json', 'read', 'tables']
 
@@ -91,12 +93,18 @@ def _breakeven(study: Study) -> list[Table]:
   if study.config.world != 'quickstart':
     return []
   judges = [judge_of(regime) for regime in (*study.config.regimes, *study.config.sweep)]
-  biases = sorted({judge['bias'] for judge in judges if judge.get('bias')})
-  if not biases:
-    return []
+  biases: dict[int, set[float]] = {}
+  for judge in judges:
+    if judge.get('bias'):
+      liked_turns = int(judge.get('bias_turns', JudgeSettings().bias_turns))
+      biases.setdefault(liked_turns, set()).add(judge['bias'])
   weights = study.config.quickstart.rl.scoring.weights
+  return [_arithmetic(weights, turns, sorted(found)) for turns, found in sorted(biases.items())]
+
+
+def _arithmetic(weights: Weights, liked_turns: int, biases: Sequence[float]) -> Table:
   rows = []
-  for path in breakeven.paths(weights):
+  for path in breakeven.paths(weights, liked_turns=liked_turns):
     sums = (path.gain - path.price(bias) for bias in biases)
     rows.append((path.kind, f'{path.wasteful_turns} → {path.efficient_turns}', path.gain, path.bias, *sums))
   columns = ('question', 'tool turns', 'Δ R_tool', 'breaks even at', *(f'Δ sum at {bias:g}' for bias in biases))
@@ -104,7 +112,8 @@ def _breakeven(study: Study) -> list[Table]:
     'Going from the demonstrations’ wasteful path to the efficient one, as the rewards compute it, the judge’s five '
     'words included. Where the sum is below 0, a unified reward prefers the waste.'
   )
-  return [Table('The arithmetic of a biased judge', columns, tuple(rows), note=note)]
+  title = f'The arithmetic of a judge that takes its bias off for each tool turn short of {liked_turns}'
+  return Table(title, columns, tuple(rows), note=note)
 
 
 def _claims(study: Study) -> list[Table]:

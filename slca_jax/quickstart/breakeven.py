@@ -43,7 +43,7 @@ class Path:
 
 
 def paths(weights: Weights | None = None, *, liked_turns: int = 3) -> list[Path]:
-  """One for each kind of question."""
+  """One for each kind of question; `liked_turns` is the judge's `bias_turns`."""
   out = []
   for kind in KINDS:
     task = make_task(0, 'train', 0, kind=kind)

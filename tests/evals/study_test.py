@@ -303,6 +303,18 @@ def test_paths_break_even_where_the_judges_words_take_more_than_the_calls_gain()
   assert found['three'].price(0.25) == 1.0 - verdict_of(0.5).score
 
 
+def test_judges_that_like_other_numbers_of_turns_have_arithmetics_of_their_own():
+  # Three look-ups, 3 turns → 1, gain 0.3, bias 0.25. Short of 3: rated 1 → 0.5. Short of 6: rated 0.25 → 0.
+  config = StudyConfig(regimes=('bias=0.25', 'noise=0.3', 'bias=0.25+bias_turns=6'))
+  told = study_tables.tables(study_results.Study(config, {}), {})
+  sums = {
+    table.title.split()[-1]: dict((row[0], row[-1]) for row in table.rows)
+    for table in told
+    if 'bias off' in table.title
+  }
+  assert {turns: found['three'] for turns, found in sums.items()} == pytest.approx({'3': -0.2, '6': 0.05})
+
+
 # ---- Processes.
 
 
