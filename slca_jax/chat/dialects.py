@@ -74,6 +74,7 @@ class _Translation:
     self._edges: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
 
   def schema(self, raw: Any, place: tuple[str, ...], depth: int) -> dict[str, Any] | bool:
+    """The schema at a place of the document, translated; SchemaError if it has no sensible reading."""
     self._edges[place] = []
     if isinstance(raw, bool):
       return raw

@@ -104,12 +104,14 @@ class _Writer:
     return len(self._places)
 
   def add(self, example: Example | None) -> None:
+    """Takes the next example, or None for one that is left out; it may be written later."""
     self._waiting.append(example)
     self._size += example.size if example else 1
     if self._size >= _TOGETHER:
       self.flush()
 
   def flush(self) -> None:
+    """Writes what was taken and is not on disk yet."""
     if not self._waiting:
       return
     prompts = np.array([len(one.prompt) if one else 0 for one in self._waiting], np.int32)

@@ -114,6 +114,7 @@ class _Call:
     self.abandoned = False
 
   def settle(self, outcome: tuple[Any, Exception | None]) -> None:
+    """Gives the waiter (result, exception); on the loop's thread, and only the first outcome counts."""
     if not self.outcome.done():
       self.outcome.set_result(outcome)
 

@@ -107,6 +107,7 @@ class _Inventor:
     self._left = _MOST
 
   def value(self, schema: Any, depth: int, name: str = '') -> Any:
+    """A value of the schema's shape; texts are made from `name`, the field's."""
     self._left -= 1
     schema = self._resolved(schema)
     if 'const' in schema:

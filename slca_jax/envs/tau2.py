@@ -50,20 +50,24 @@ class Records(dict[str, Any]):
     return record
 
   def get(self, key: str, default: Any = None) -> Any:
+    """The record, this rollout's own copy of it while a tool writes."""
     try:
       return self[key]
     except KeyError:
       return default
 
   def pop(self, key: str, *default: Any) -> Any:
+    """The record, which this rollout has no longer; KeyError without a default where there is none."""
     record = self.get(key, *default)
     super().pop(key, *default)
     return record
 
   def values(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    """Each record as `get` gives it, so that copies are made of those that are looked at while a tool writes."""
     return (self[key] for key in list(self))
 
   def items(self) -> Iterator[tuple[str, Any]]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    """(key, record) of each, as `values`."""
     return ((key, self[key]) for key in list(self))
 
   def differing(self) -> list[str]:

@@ -108,10 +108,12 @@ class _Kernel:
     self.numbers = pl.BlockSpec((None, G, T), lambda j, k, b: (b, k, 0))
 
   def by_queries(self, body, specs, arrays, ids_BXT, outs):
+    """What `body` finds for each block of queries, over the blocks of keys that it can see."""
     plan = walk(_visible(ids_BXT, self.block))
     return self._call(body, self.heads, specs, arrays, ids_BXT, plan, outs, warps=4)
 
   def by_keys(self, body, specs, arrays, ids_BXT, outs):
+    """What `body` finds for each block of keys, over the blocks of queries that can see it."""
     plan = walk(_visible(ids_BXT, self.block).swapaxes(1, 2))
     # Two sums of a block of keys are held in registers, and with large heads four warps have too few of them.
     warps = 4 if arrays[0].shape[-1] <= 64 else 8

@@ -85,6 +85,7 @@ class TensorPlan:
 
   @property
   def nbytes(self) -> int:
+    """Bytes that it takes in a file."""
     return math.prod(self.shape) * self.dtype.itemsize
 
 

@@ -62,6 +62,7 @@ class _Range(NamedTuple):
 
   @classmethod
   def of(cls, x, counts):
+    """The ranges of x over its last axis, of the places that count."""
     return cls(jnp.where(counts, x, _FAR).min(-1), jnp.where(counts, x, -1).max(-1))
 
 

@@ -31,6 +31,8 @@ class Split(NamedTuple):
 
 
 class _Settings(NamedTuple):
+  """What the custom gradient must know at trace time; `vocab` is the true size, without padding of the rows."""
+
   temperature: float
   chunk: int
   vocab: int

@@ -38,6 +38,8 @@ STEM, SLOT, STEM_PART, START, IDS = range(5)
 
 
 class _Block(NamedTuple):
+  """The carry of a decode block's loop; M columns of tokens and log-probs, filled step by step."""
+
   step: jax.Array
   active_S: jax.Array
   token_S: jax.Array
