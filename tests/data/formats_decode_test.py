@@ -232,6 +232,17 @@ def test_results_without_an_owner_are_refused_and_names_can_tell_it():
   assert fault(with_messages(USER, calling(*calls), *swapped, END)) == 'results'
 
 
+@pytest.mark.parametrize('ids', [('a', 'b'), (1, 2), (0, 1)])
+def test_results_stand_with_their_calls_whatever_the_ids_are(ids):
+  asked = calling(CALL, {'name': 'humidity', 'arguments': {'bed': 'west'}})
+  for call, identity in zip(asked['tool_calls'], ids, strict=True):
+    call['id'] = identity
+  swapped = [{'role': 'tool', 'tool_call_id': ids[1], 'content': '30'}]
+  swapped += [{'role': 'tool', 'tool_call_id': ids[0], 'content': '40'}]
+  row = one(with_messages(USER, asked, *swapped, END))
+  assert [message.content for message in row.dialogue.messages[2:4]] == ['40', '30']
+
+
 def test_parallel_calls_are_one_step_whether_in_one_message_or_several():
   results = [{'role': 'tool', 'content': '1'}] * 2
   together = one(with_messages(USER, calling(CALL, CALL), *results, END)).dialogue
@@ -269,6 +280,57 @@ def test_messages_of_weight_zero_are_context():
 @pytest.mark.parametrize('weight', [0.5, -1, 2, '0', True, [0], float('nan')])
 def test_other_weights_are_refused(weight):
   assert fault(weighted(weight)) == 'weight'
+
+
+def test_a_loss_of_false_keeps_a_message_as_context():
+  row = one(with_messages(USER, {**END, 'loss': False}, USER, {**END, 'loss': True}))
+  assert [message.learn for message in row.dialogue.messages] == [True, False, True, True]
+  assert fault(with_messages(USER, {**END, 'loss': 0.5})) == 'weight'
+
+
+@pytest.mark.parametrize('key', ['reasoning_content', 'reasoning', 'thinking'])
+def test_reasoning_beside_the_content_is_thought(key):
+  row = one(with_messages(USER, {**END, 'reasoning_content': None, key: 'Beds are dry.'}))
+  assert row.dialogue.messages[1].content == '<think>\nBeds are dry.\n</think>\n\nDry.'
+
+
+def test_our_own_rows_are_told_by_what_openais_never_hold():
+  said = [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': 'b', 'learn': False}]
+  said += [{'role': 'user', 'content': 'c'}, {'role': 'assistant', 'content': 'd'}]
+  row = one({'id': 'x', 'tools': '[]', 'messages': said})
+  assert (row.format, [message.learn for message in row.dialogue.messages]) == ('dialogues', [True, False, True, True])
+  del said[1]['learn']
+  row = one({'id': 'x', 'tools': '[]', 'messages': said, 'context': 3})
+  assert (row.format, row.dialogue.context) == ('dialogues', 3)
+  row = one({'id': 'x', 'tools': '[]', 'messages': said[:1], 'gold': '[[{"name": "f", "arguments": {}}]]'})
+  assert (row.format, row.task.gold) == ('tasks', ((ToolCall('f', {}),),))
+  assert one({'id': 'x', 'tools': '[]', 'messages': said, 'context': 'Of a page.'}).format == 'openai'
+
+
+def test_prepared_lines_keep_their_dialogue_and_subset():
+  shown, task = one(DEMONSTRATIONS['openai']).dialogue, one(OTHERS['xlam']).task
+  for record in (dialogue_to_json(shown), task_to_json(task)):
+    row = one({**record, 'dialogue_id': 'd', 'subset': 's'})
+    assert (row.id, row.dialogue_id, row.subset) == (record['id'], 'd', 's')
+
+
+def test_an_id_of_null_is_none():
+  rows = list(read([{**OTHERS['xlam'], 'id': None}] * 2))
+  assert [row.id for row in rows] == ['row-1', 'row-2']
+
+
+def test_half_a_character_in_a_result_is_text_and_in_a_call_no_call():
+  def sharegpt(results):
+    calls = json.dumps([CALL, CALL])
+    said = [('human', 'Well?'), ('function_call', calls), ('observation', results), ('gpt', 'Dry.')]
+    tools = json.dumps(DEMONSTRATIONS['openai']['tools'])
+    return one({'tools': tools, 'conversations': [{'from': who, 'value': text} for who, text in said]})
+
+  assert [m.content for m in sharegpt('["40", "30"]').dialogue.messages[2:4]] == ['40', '30']
+  assert [m.content for m in sharegpt('["\\ud83d", "30"]').dialogue.messages[2:-1]] == ['["\\ud83d", "30"]']
+  objects = '<tool_call>\n{"name": "humidity", "arguments": {"bed": "\\ud83d"}}\n{"name": "humidity"}\n</tool_call>'
+  assert fault(with_messages(USER, {'role': 'assistant', 'content': objects})) == 'call'
+  assert fault({**OTHERS['xlam'], 'tools': [{'name': 'f', 'description': '\ud83d', 'parameters': {}}]}) == 'json'
 
 
 def test_a_turn_is_learned_as_a_whole_or_not_at_all():

@@ -91,6 +91,12 @@ def test_folders_and_globs_are_read_in_order_with_ids_of_their_own(tmp_path):
     list(read(tmp_path / 'nothing' / '*'))
 
 
+def test_files_that_differ_in_their_endings_number_their_own_rows(tmp_path):
+  for name in ('a.jsonl', 'a.parquet', 'b.jsonl'):
+    written(tmp_path / name, RECORDS[:1])
+  assert [row.id for row in read(tmp_path)] == ['a.jsonl-1', 'a.parquet-1', 'b-1']
+
+
 def cut(path):
   data = path.read_bytes()
   path.write_bytes(data[: len(data) - 30])

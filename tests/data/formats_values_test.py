@@ -130,6 +130,14 @@ def test_arguments_without_one_meaning_are_refused(text):
   assert caught.value.code == 'call'
 
 
+@pytest.mark.parametrize('key', ['args', 'input', 'kwargs'])
+def test_arguments_under_another_key_are_refused_and_not_left_out(key):
+  with pytest.raises(BadRow, match=f"'f' stand under '{key}'"):
+    call_of({'name': 'f', key: {'x': 1}}, {})
+  assert call_of({'name': 'f', key: {}}, {}) == call_of({'name': 'f', key: None}, {}) == ToolCall('f', {})
+  assert call_of({'name': 'f', key: {'x': 1}, 'arguments': '{}'}, {}) == ToolCall('f', {})
+
+
 @pytest.mark.parametrize('value', [None, 3, {}, {'name': ''}, {'name': 3}, {'function': 'f'}, [], 'f(x)'])
 def test_what_is_no_call_is_refused(value):
   with pytest.raises(BadRow):
@@ -151,6 +159,10 @@ def test_tools_in_every_style_and_parameters_that_are_listed_by_name():
     'properties': listed,
     'required': ['type'],
   }
+  said = {'a': {'type': 'str', 'required': False}, 'b': {'type': 'str', 'optional': True}, 'c': {'type': 'str'}}
+  assert flat_schema(said)['required'] == ['c']
+  checked = compile_tool(tool_of({'name': 'f', 'parameters': said}))
+  assert checked.check(ToolCall('f', {'c': ''})) == () != checked.check(ToolCall('f', {}))
   python = tool_of(
     {'name': 'f', 'parameters': {'of': {'type': 'Callable[[float], float]'}, 'at': {'type': 'List[int]'}}}
   )

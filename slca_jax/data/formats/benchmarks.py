@@ -9,7 +9,7 @@ from typing import Any
 from slca_jax.data import bfcl
 from slca_jax.data.formats.row import GOLD, UNKNOWN, BadRow
 from slca_jax.data.formats.texts import load, shown
-from slca_jax.data.formats.turns import Decoded, arrange, demonstration
+from slca_jax.data.formats.turns import Decoded, arrange, demonstration, id_of
 from slca_jax.data.formats.values import by_name, call_of, entries, text_of, tool_of, tools_of
 from slca_jax.dialogue import Message, Task, ToolCall
 from slca_jax.errors import DataError
@@ -26,7 +26,7 @@ def decode_xlam(record: Mapping[str, Any]) -> Decoded:
   written = isinstance(record['answers'], str)
   step = tuple(call_of(one, known, written=written) for one in entries(record['answers'], 'gold'))
   task = Task('', tools, (Message('user', text_of(record['query'])),), (step,) if step else ())
-  return Decoded(task, str(record.get('id', '')))
+  return Decoded(task, id_of(record))
 
 
 def decode_bfcl(record: Mapping[str, Any], path: pathlib.Path | None) -> Decoded:
@@ -95,7 +95,7 @@ def decode_stabletoolbench(record: Mapping[str, Any]) -> Decoded:
   """A query of StableToolBench. It names relevant APIs, which are kept in the meta, but no gold calls."""
   tools = tools_of([_api(one) for one in record['api_list']])
   meta = {GOLD: UNKNOWN, 'relevant': record.get('relevant APIs') or record.get('relevant_apis') or []}
-  return Decoded(Task('', tools, (Message('user', record['query']),), meta=meta), str(record.get('query_id', '')))
+  return Decoded(Task('', tools, (Message('user', record['query']),), meta=meta), id_of(record, 'query_id'))
 
 
 def decode_apibank(record: Mapping[str, Any]) -> Decoded:

@@ -10,12 +10,13 @@ from typing import Any
 from slca_jax.data.formats.row import BadRow
 from slca_jax.data.formats.tagged import spoken
 from slca_jax.data.formats.texts import shown
-from slca_jax.data.formats.turns import Decoded, arrange, demonstration
+from slca_jax.data.formats.turns import Decoded, arrange, demonstration, id_of
 from slca_jax.data.formats.values import by_name, call_of, calls_of, entries, text_of, tools_of
 from slca_jax.dialogue import Dialogue, Message, Task, Tool, ToolCall
 
 _ROLES = {'developer': 'system', 'function': 'tool', 'tool_response': 'tool', 'observation': 'tool'}
 _CALLS = ('tool_call', 'function_call')
+_REASONING = ('reasoning_content', 'reasoning', 'thinking')
 _KEPT = ('target_tools', 'question_quality_assessment', 'response_quality_assessment')
 
 
@@ -33,7 +34,7 @@ def decode_messages(record: Mapping[str, Any]) -> Decoded:
   tools = tools_of(record.get('tools') or record.get('functions'))
   said = record['conversations'] if record.get('messages') is None else record['messages']
   messages = messages_of(entries(said, 'messages'), tools)
-  return Decoded(demonstration(messages, tools), _id(record), meta=_meta(record), subset=_subset(record))
+  return Decoded(demonstration(messages, tools), id_of(record), meta=_meta(record), subset=_subset(record))
 
 
 def decode_teacher(record: Mapping[str, Any]) -> Decoded:
@@ -41,7 +42,7 @@ def decode_teacher(record: Mapping[str, Any]) -> Decoded:
   tools = tools_of(record.get('available_tools'))
   messages = messages_of(entries(record['messages'], 'messages'), tools)
   messages = [message for message in messages if message.role != 'system']
-  return Decoded(demonstration(messages, tools), _id(record), meta=_meta(record), subset=_subset(record))
+  return Decoded(demonstration(messages, tools), id_of(record), meta=_meta(record), subset=_subset(record))
 
 
 def decode_completion(record: Mapping[str, Any]) -> Decoded:
@@ -52,7 +53,7 @@ def decode_completion(record: Mapping[str, Any]) -> Decoded:
   shown_ = demonstration([*prompt, *said], tools)
   if shown_.messages[: len(prompt)] != prompt:
     raise BadRow('unfinished', 'the completion goes on with a message that the prompt began')
-  return Decoded(Dialogue('', tools, shown_.messages, len(prompt)), _id(record), subset=_subset(record))
+  return Decoded(Dialogue('', tools, shown_.messages, len(prompt)), id_of(record), subset=_subset(record))
 
 
 def messages_of(records: Sequence[Any], tools: Sequence[Tool]) -> list[Message]:
@@ -90,7 +91,7 @@ def _said(record: Any, tools: Mapping[str, Tool]) -> Iterator[_Said]:
     name = record.get('name')
     yield _Said(
       Message('tool', text_of(content, result=True)),
-      (str(record.get('tool_call_id') or ''),),
+      (id_of(record, 'tool_call_id'),),
       name if isinstance(name, str) else '',
     )
   elif role in ('system', 'user'):
@@ -104,21 +105,23 @@ def _said(record: Any, tools: Mapping[str, Tool]) -> Iterator[_Said]:
 def _calls(record: Mapping[str, Any], tools: Mapping[str, Tool]) -> tuple[tuple[ToolCall, ...], tuple[str, ...]]:
   old = record.get('function_call')
   given = entries(record.get('tool_calls'), 'call') or ([old] if isinstance(old, Mapping) else [])
-  ids = [str(one.get('id') or '') if isinstance(one, Mapping) else '' for one in given]
+  ids = [id_of(one, 'id') if isinstance(one, Mapping) else '' for one in given]
   return tuple(call_of(one, tools) for one in given), tuple(ids)
 
 
 def _reasoned(record: Mapping[str, Any]) -> str:
-  reasoning = record.get('reasoning_content')
-  return f'<think>\n{reasoning}\n</think>\n\n' if isinstance(reasoning, str) and reasoning else ''
+  reasoning = next((record[key] for key in _REASONING if isinstance(record.get(key), str)), '')
+  return f'<think>\n{reasoning}\n</think>\n\n' if reasoning else ''
 
 
 def _is_learned(record: Mapping[str, Any]) -> bool:
-  """By OpenAI's `weight` of an assistant's message: 0 keeps it as context, 1 or none teaches it."""
-  weight = record.get('weight')
+  """By OpenAI's `weight` of an assistant's message, 0 or 1, or ms-swift's `loss`: 0 keeps it as context."""
+  weight, loss = record.get('weight'), record.get('loss')
   if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
     raise BadRow('weight', f'the weight of a message is {shown(weight)}; it is 0 (context) or 1 (learned)')
-  return weight != 0
+  if loss is not None and not isinstance(loss, bool):
+    raise BadRow('weight', f'the loss of a message is {shown(loss)}; it is false (context) or true (learned)')
+  return weight != 0 and loss is not False
 
 
 def _paired(said: Sequence[_Said]) -> Iterator[Message]:
@@ -151,10 +154,6 @@ def _in_order(calls: Sequence[tuple[str, str]], results: Sequence[_Said]) -> lis
       raise BadRow('results', f'results of {shown(said)} follow calls of {shown(names)}')
     return [results[said.index(name)].message for name in names]
   return [result.message for result in results]
-
-
-def _id(record: Mapping[str, Any]) -> str:
-  return str(next((record[key] for key in ('uuid', 'id') if record.get(key) not in (None, '')), ''))
 
 
 def _subset(record: Mapping[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """Records of files and of the hub, one at a time: JSON lines, JSON, parquet, each opened by what it holds."""
 
+import collections
 import functools
 import glob
 import gzip
@@ -70,8 +71,10 @@ def _files(text: str) -> Iterator[tuple[pathlib.Path, str]]:
   inner = [p for p in sorted(found) if p.is_file() and not _aside(p.relative_to(root))]
   if not inner:
     raise DataError(f'{text} names no file that ends in {", ".join(_ENDINGS)}')
-  for file in inner:
-    yield file, _stem(file.relative_to(root).as_posix())
+  names = [file.relative_to(root).as_posix() for file in inner]
+  stems = collections.Counter(map(_stem, names))
+  for file, name in zip(inner, names, strict=True):  # rows are numbered by it: a.json and a.jsonl are two files
+    yield file, _stem(name) if stems[_stem(name)] == 1 else name
 
 
 def _aside(path: pathlib.PurePath) -> bool:

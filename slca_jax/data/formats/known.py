@@ -45,12 +45,13 @@ def detect(record: Record) -> str:
 
 def _own_task(record: Record) -> Decoded:
   task = task_from_json(dict(record))
-  return Decoded(task, task.id, str(task.meta.get('dialogue_id') or ''), str(task.meta.get('subset') or ''))
+  told = {**task.meta, **record}  # lines that were prepared name both beside the meta
+  return Decoded(task, task.id, str(told.get('dialogue_id') or ''), str(told.get('subset') or ''))
 
 
 def _own_dialogue(record: Record) -> Decoded:
   dialogue = dialogue_from_json(dict(record))
-  return Decoded(dialogue, dialogue.id)
+  return Decoded(dialogue, dialogue.id, str(record.get('dialogue_id') or ''), str(record.get('subset') or ''))
 
 
 def _has(*keys: str) -> Callable[[Record], bool]:
@@ -58,12 +59,15 @@ def _has(*keys: str) -> Callable[[Record], bool]:
 
 
 def _own(record: Record) -> bool:
+  """Whether a record says things as our own files do; most keys of theirs may be left out, and OpenAI's are alike."""
   messages = record.get('messages')
-  return (
-    _has('id', 'tools')(record)
-    and isinstance(messages, list)
-    and all(isinstance(m, dict) and isinstance(m.get('calls'), str) for m in messages)
-  )
+  if not isinstance(record.get('tools'), str) or record.get('id') is None or not isinstance(messages, list):
+    return False
+  if not all(isinstance(m, dict) and isinstance(m.get('calls', ''), str | None) for m in messages):
+    return False
+  gold, context = record.get('gold'), record.get('context')
+  said = any(isinstance(m.get('calls'), str) or isinstance(m.get('learn'), bool) for m in messages)
+  return said or isinstance(context, int) or (isinstance(gold, str) and gold.lstrip().startswith('['))
 
 
 def _truth(record: Record) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 from slca_jax.data.formats import pythonic
 from slca_jax.data.formats.row import BadRow
 from slca_jax.data.formats.tagged import heard, schemas_in, spoken
-from slca_jax.data.formats.texts import shown
-from slca_jax.data.formats.turns import Decoded, demonstration
+from slca_jax.data.formats.texts import load, shown
+from slca_jax.data.formats.turns import Decoded, demonstration, id_of
 from slca_jax.data.formats.values import by_name, calls_of, entries, tools_of
 from slca_jax.dialogue import Message
 
@@ -31,7 +31,7 @@ def decode_sharegpt(record: Mapping[str, Any]) -> Decoded:
       messages.append(spoken(text, known))
     else:
       messages.append(Message('user' if speaker in _USER else _system_role(speaker), text))
-  return Decoded(demonstration(messages, tools, joint=True), _id(record))
+  return Decoded(demonstration(messages, tools, joint=True), id_of(record))
 
 
 def decode_tagged(record: Mapping[str, Any]) -> Decoded:
@@ -54,7 +54,7 @@ def decode_tagged(record: Mapping[str, Any]) -> Decoded:
       messages.append(Message(_system_role(speaker), text))
   _check_tags(messages)
   subset = str(record.get('subset_name') or record.get('category') or '')
-  return Decoded(demonstration(messages, tools, joint=True), _id(record), subset=subset)
+  return Decoded(demonstration(messages, tools, joint=True), id_of(record), subset=subset)
 
 
 def decode_toolace(record: Mapping[str, Any]) -> Decoded:
@@ -70,7 +70,7 @@ def decode_toolace(record: Mapping[str, Any]) -> Decoded:
       messages += _results(text, messages)
     else:
       messages.append(Message('user' if speaker in _USER else _system_role(speaker), text))
-  return Decoded(demonstration(messages, tools, joint=True), _id(record))
+  return Decoded(demonstration(messages, tools, joint=True), id_of(record))
 
 
 def turns_in(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -98,8 +98,8 @@ def _results(text: str, messages: Sequence[Message]) -> list[Message]:
   count = len(messages[-1].calls) if messages else 0
   if count > 1:
     try:
-      values = json.loads(text)
-    except (ValueError, RecursionError):
+      values = load(text, 'results')
+    except BadRow:
       values = None
     if isinstance(values, list) and len(values) == count:
       return [
@@ -127,7 +127,3 @@ def _listed(system: str) -> list[Any]:
       return value
     place = system.find('[', place + 1)
   raise BadRow('tools', f'no list of functions stands in {shown(system)}')
-
-
-def _id(record: Mapping[str, Any]) -> str:
-  return str(next((record[key] for key in ('uuid', 'id') if record.get(key) not in (None, '')), ''))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slca_jax.data.formats.row import BadRow
-from slca_jax.data.formats.texts import distinct, literal, no_constant, shown
+from slca_jax.data.formats.texts import distinct, encodable, literal, no_constant, shown
 from slca_jax.data.formats.values import calls_of, tools_of
 from slca_jax.dialogue import Message, Tool, ToolCall
 
@@ -81,11 +81,12 @@ def values_in(text: str) -> list[Any]:
   out, place = [], _after_space(text, 0)
   while place < len(text):
     try:
-      value, place = _DECODER.raw_decode(text, place)
+      value, end = _DECODER.raw_decode(text, place)
+      encodable(value, text[place:end])
     except (ValueError, RecursionError) as error:
       raise BadRow('call', f'{shown(text[place:])} is no JSON') from error
     out.append(value)
-    place = _after_space(text, place)
+    place = _after_space(text, end)
   return out
 
 

@@ -1,7 +1,7 @@
 """Messages put in order: one by the assistant per turn, as many results as calls, an end that is the assistant's."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slca_jax.data.formats.row import BadRow
@@ -17,6 +17,11 @@ class Decoded(NamedTuple):
   dialogue_id: str = ''
   subset: str = ''
   meta: dict[str, Any] = {}  # noqa: RUF012 (never written to)
+
+
+def id_of(record: Mapping[str, Any], *keys: str) -> str:
+  """The record's own id, the first one that is given under the keys (`uuid`, `id`), '' without one."""
+  return str(next((record[key] for key in keys or ('uuid', 'id') if record.get(key) not in (None, '')), ''))
 
 
 def demonstration(messages: Sequence[Message], tools: Sequence[Tool], *, joint: bool = False) -> Dialogue:

@@ -17,6 +17,7 @@ from slca_jax.dialogue import Tool, ToolCall
 from slca_jax.errors import SchemaError
 
 _TOOLS, _LISTS = 4096, 128  # texts of tools that are remembered, and of lists that cannot be taken apart
+_OTHERS = ('args', 'input', 'inputs', 'kwargs', 'params')  # where other formats have a call's arguments
 _STARTS = ('{"type": "function"', '{"type":"function"')
 _SPACES = ' \t\r\n'  # of JSON
 _VALUES = frozenset(('default', 'const', 'enum', 'examples', 'example'))  # what they hold is data, no schema
@@ -64,6 +65,8 @@ def call_of(value: Any, tools: Mapping[str, Tool], *, written: bool = False) -> 
     raise BadRow('call', f'{shown(value)} is no call; it needs a name and arguments')
   name, given = value['name'], value.get('arguments')
   arguments = value.get('parameters') if given is None else given
+  if arguments is None and (other := next((key for key in _OTHERS if value.get(key)), None)):
+    raise BadRow('call', f'the arguments of {name!r} stand under {other!r}; the key is arguments or parameters')
   if isinstance(arguments, str):
     text = arguments
     arguments = literal(text) if text.strip() else {}
@@ -114,9 +117,10 @@ def _pieces(text: str) -> list[str]:
 
 def _shared_tool(entry: Any) -> Tool:
   try:
-    return _written_tool(json.dumps(entry))
-  except (TypeError, ValueError, RecursionError, BadRow):  # no JSON, or no tool: the entry itself says why
-    return tool_of(entry)
+    text = entry if isinstance(entry, str) else json.dumps(entry)
+  except (TypeError, ValueError, RecursionError) as error:
+    raise BadRow('tools', f'{shown(entry)} is no JSON: {error}') from error
+  return _written_tool(text)
 
 
 @functools.lru_cache(_TOOLS)
@@ -164,13 +168,14 @@ _RETURNS = ('returns', 'return', 'outputSchema', 'output_schema', 'response')
 
 
 def flat_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
-  """The schema of parameters that are listed by name alone. Required is what is neither optional nor has a default."""
-  needed = [
-    name
-    for name, one in parameters.items()
-    if isinstance(one, dict) and 'default' not in one and 'optional' not in str(one.get('type')).lower()
-  ]
+  """The schema of parameters that are listed by name alone. Required is what is not optional and has no default."""
+  needed = [name for name, one in parameters.items() if isinstance(one, dict) and not _is_optional(one)]
   return {'type': 'object', 'properties': dict(parameters), 'required': needed}
+
+
+def _is_optional(parameter: Mapping[str, Any]) -> bool:
+  told = parameter.get('required') is False or parameter.get('optional') is True
+  return told or 'default' in parameter or 'optional' in str(parameter.get('type')).lower()
 
 
 def _schema(value: Any, name: str, nulls: bool) -> Mapping[str, Any]:
