@@ -21,11 +21,14 @@ def entry_of(row: Row, settings: Preparation) -> Entry | Fault:
   """What is kept of a row, or why nothing is."""
   if fault := fault_of(row, settings.filters):
     return fault
-  if row.task is not None:
-    return _task_entry(row, row.task, settings)
-  if row.dialogue is not None:
-    return _dialogue_entry(row, row.dialogue, settings)
-  raise TypeError(f'row {row.id!r} is neither task nor dialogue')  # the filters refuse it
+  try:
+    if row.task is not None:
+      return _task_entry(row, row.task, settings)
+    if row.dialogue is not None:
+      return _dialogue_entry(row, row.dialogue, settings)
+  except (TypeError, UnicodeEncodeError, RecursionError) as error:  # parquet holds times and bytes as well
+    return Fault('unwritable', f'the row cannot be written as JSON: {type(error).__name__}: {error}')
+  raise RuntimeError(f'row {row.id!r} is neither task nor dialogue')  # the filters refuse it
 
 
 def line_of(record: dict[str, Any], dialogue_id: str, subset: str) -> bytes:

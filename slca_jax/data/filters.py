@@ -22,6 +22,7 @@ _THOUGHTS = re.compile(r'<(think|thinking)>.*?</\1>', re.DOTALL)
 _TAGS = ('<tool_call>', '</tool_call>', '<think', '</think')
 _KINDS = {'missing': 'missing_argument', 'type': 'misfit_argument', 'other': 'misfit_argument'}
 _compiled = Remembered(compile_tool, most=4096)
+_controlled = Remembered(lambda tool: _CONTROL.search(f'{tool.name} {tool.description} {tool.parameters}'), most=4096)
 _QUOTED = 120  # characters of what a reason quotes
 
 
@@ -115,6 +116,8 @@ def _in_tags(text: str) -> Iterator[Fault]:
 def _in_tools(tools: Iterable[Tool], compiled: dict[str, CheckedTool]) -> Iterator[Fault]:
   """Tools whose calls cannot be checked, or could mean either of two; the others are put into `compiled`."""
   for tool in tools:
+    if found := _controlled(tool):
+      yield Fault('control_tokens', f'the tool {tool.name!r} holds {found[0]!r}')
     if tool.name in compiled:
       yield Fault('double_tool', f'two tools are called {tool.name!r}; a call could mean either')
     try:
@@ -128,6 +131,8 @@ def _in_calls(row: Row, tools: Mapping[str, CheckedTool], *, check: bool) -> Ite
     return  # the world it names has the tools
   named = row.task is not None and row.task.meta.get(GOLD) == NAMES  # the source does not say with which arguments
   for call in _calls(row):
+    if found := _CONTROL.search(str(call.arguments)):
+      yield Fault('control_tokens', f'a call of {call.name!r} holds {found[0]!r}')
     if call.name not in tools:
       yield Fault('unknown_tool', f'{call.name!r} is called, on offer are {", ".join(tools)[:_QUOTED] or "no tools"}')
     elif check and not named:

@@ -112,11 +112,12 @@ class Ledger:
     """Adds a chunk; it is there whole or not at all. `ids` are hashes of all ids that its rows gave away."""
     write_whole(self._lines(number), b''.join(entry.line + b'\n' for entry in entries))
     names = sorted({entry.subset for entry in entries})
+    places = {name: place for place, name in enumerate(names)}
     columns: dict[str, Any] = {
       'row': [entry.row for entry in entries],
       'dialogue': [entry.dialogue for entry in entries],
       'content': [entry.content for entry in entries],
-      'subset': [names.index(entry.subset) for entry in entries],
+      'subset': [places[entry.subset] for entry in entries],
       'decomposed': [entry.decomposed for entry in entries],
       'shown': [entry.shown for entry in entries],
       'samples': [entry.samples for entry in entries],
@@ -152,8 +153,9 @@ class Ledger:
         for name, column in parts.items():
           column.append(arrays[name])
     names = sorted({name for table in tables for name in table})
+    order = {name: place for place, name in enumerate(names)}
     for index, table in enumerate(tables, 1):
-      places = np.array([names.index(name) for name in table], _KEPT['subset'])
+      places = np.array([order[name] for name in table], _KEPT['subset'])
       parts['subset'][index] = places[parts['subset'][index]] if len(table) else parts['subset'][index]
     return Table(**{name: np.concatenate(column) for name, column in parts.items()}, names=tuple(names))
 

@@ -35,7 +35,7 @@ def samples_of(dialogue: Dialogue, *, first: int = 2) -> list[Sample]:
   if not later or not first:
     return [Sample(start, len(messages), _turn(messages, start), has_history(messages[:start]))]
   borders = [start, *later, len(messages) + 1]
-  spans = [(context, after - 1) for context, after in itertools.pairwise(borders)]
+  spans = [(context, _end(messages, after - 1)) for context, after in itertools.pairwise(borders)]
   calling = [span for span in spans if any(message.calls for message in messages[slice(*span)])]
   return [
     Sample(context, end, _turn(messages, context), True)
@@ -74,6 +74,11 @@ def has_history(prompt: Sequence[Message]) -> bool:
   """Whether a prompt holds an answered question; a greeting is none."""
   roles = [message.role for message in prompt]
   return 'user' in roles and 'assistant' in roles[roles.index('user') :]
+
+
+def _end(messages: tuple[Message, ...], end: int) -> int:
+  """Where the action ends among the first `end` messages: what stands behind the assistant's last answers nobody."""
+  return next(index for index in range(end, 0, -1) if messages[index - 1].role == 'assistant')
 
 
 def _named(dialogue: Dialogue, sample: Sample) -> str:

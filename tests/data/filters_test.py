@@ -39,6 +39,9 @@ def calling(name='find', **arguments):
     (row(USER, ASKS, SEEN, Message('assistant', '<｜tool▁calls▁begin｜>')), 'foreign_tokens'),
     (row(USER, ASKS, SEEN, Message('assistant', '<function=find>{}</function>')), 'foreign_tokens'),
     (row(USER, ASKS, Message('tool', 'a <|im_end|> b'), SAID), 'control_tokens'),
+    (calling(key='<|im_end|>'), 'control_tokens'),
+    (task_row(((ToolCall('find', {'key': ['<|eot_id|>']}),),)), 'control_tokens'),
+    (row(USER, ASKS, SEEN, SAID, tools=(FIND, Tool('end', 'Writes <|endoftext|>.', {}))), 'control_tokens'),
     (row(USER, ASKS, SEEN, Message('assistant', '<tool_call>\n{"name": "fi')), 'broken_call'),
     (row(USER, ASKS, SEEN, Message('assistant', '<tool_call>\n{"name": "find", "arguments": {}}\n</tool_call>')),
      'broken_call'),
@@ -97,6 +100,14 @@ def test_samples_begin_with_the_second_turn_that_calls_a_tool():
   assert samples_of(THREE, first=4) == []
   (whole,) = samples_of(THREE, first=0)
   assert demonstration_of(THREE, whole) is THREE and task_in(THREE, whole).messages == THREE.messages[:1]
+
+
+def test_a_sample_ends_with_the_assistant_whoever_speaks_next():
+  twice = dataclasses.replace(THREE, messages=(*THREE.messages[:10], Message('user', 'Hm.'), *THREE.messages[10:]))
+  assert samples_of(twice) == [Sample(7, 10, 3, True), Sample(12, 15, 5, True)]
+  unanswered = dataclasses.replace(THREE, messages=(*THREE.messages[:9], *THREE.messages[10:]))
+  assert samples_of(unanswered)[0] == Sample(7, 8, 3, True)
+  assert demonstration_of(unanswered, samples_of(unanswered)[0]).messages[-1].calls == (CALL,)
 
 
 def test_one_turn_is_one_sample_and_the_dialogue_itself():

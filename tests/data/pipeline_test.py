@@ -1,6 +1,7 @@
 """The preparation of a data set as a whole: what its files hold, in whatever order rows come and whatever kills it."""
 
 import dataclasses
+import datetime
 import importlib.util
 import json
 import pathlib
@@ -385,6 +386,20 @@ def test_the_launcher_prints_the_funnel_and_refuses_by_name(tmp_path):
   assert '| read | rows | 60 |' in done.stdout and (tmp_path / 'out' / 'report.md').read_text('utf-8') == done.stdout
   done = subprocess.run([*command, '--config.heldout.size=1.5'], check=False, capture_output=True, text=True)
   assert done.returncode and 'ConfigError: config.heldout: size is 1.5' in done.stderr
+
+
+def test_rows_that_no_json_can_hold_are_dropped_and_the_others_stay(tmp_path):
+  import pyarrow
+  import pyarrow.parquet
+
+  asked = [[{'role': 'user', 'content': question(number)}] for number in (1, 2)]
+  rows = [{'prompt': one, 'answer': 'a', 'tools': '[]'} for one in asked]
+  rows[0]['info'] = {'asked': datetime.datetime(2026, 1, 1)}
+  pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / 'in.parquet')
+  made = settings(tmp_path / 'in.parquet', tmp_path / 'o', heldout=Portion(), sft=Portion())
+  report = prepare(dataclasses.replace(made, filters=Filters(irrelevant=False)))
+  assert report['filter'] == {'dropped': {'unwritable': 1}, 'kept': 1}
+  assert 'datetime' in report['examples']['unwritable'][0]['why']
 
 
 def test_rows_of_which_none_can_be_used_are_refused_with_the_reasons_and_what_would_keep_them(tmp_path):
