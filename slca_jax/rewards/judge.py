@@ -162,11 +162,18 @@ class OwnJudge:
   function: Callable[..., Any]
 
   async def rate(self, trajectory: Trajectory, *, seed: int) -> Verdict:
-    """The verdict; a function that breaks gives none."""
+    """The verdict; a function that breaks gives none, nor does a score on another scale.
+
+    Raises:
+      JudgeFailure: there is none; says why.
+    """
     try:
       found = self.function(trajectory, seed=seed)
       found = await found if inspect.isawaitable(found) else found
-      return found if isinstance(found, Verdict) else Verdict(None if found is None else float(found))
+      verdict = found if isinstance(found, Verdict) else Verdict(None if found is None else float(found))
+      if verdict.score is not None and not 0 <= verdict.score <= 1:
+        raise JudgeFailure(f'the score is {verdict.score}; it lies in [0, 1]')
+      return verdict
     except JudgeFailure:
       raise
     except Exception as error:
@@ -175,7 +182,12 @@ class OwnJudge:
 
 def spoken(text: str) -> str:
   """What the user sees of an assistant's text: no reasoning, no special tokens."""
-  return _SPECIAL.sub('', _OPENED_BEFORE.sub('', _REASONING.sub('', text))).strip()
+  return _SPECIAL.sub('', unreasoned(text)).strip()
+
+
+def unreasoned(text: str) -> str:
+  """What a model says beside its reasoning, which may have begun before the text, or end with it."""
+  return _OPENED_BEFORE.sub('', _REASONING.sub('', text))
 
 
 def asked_facts(trajectory: Trajectory) -> tuple[tuple[str, ...], int]:

@@ -11,6 +11,7 @@ from slca_jax.rewards import judge
 from slca_jax.rewards.judge import (
   BiasedJudge,
   NoisyJudge,
+  OwnJudge,
   RuleJudge,
   SolvedByRule,
   Verdict,
@@ -208,6 +209,20 @@ def test_an_absent_score_stays_absent():
 def test_a_score_that_is_no_number_is_absent_however_the_judge_is_disturbed(score):
   assert rate(rollout('a'), NoisyJudge(Constant(score), 1.0)).score is None
   assert rate(rollout('a'), BiasedJudge(Constant(score), 0.25, 3)).score is None
+
+
+@pytest.mark.parametrize('score', [85, -0.5, float('nan'), 'good'])
+def test_ones_own_score_on_another_scale_is_none(score):
+  for found in (score, Verdict(score)):
+    with pytest.raises(JudgeFailure):
+      rate(rollout('a'), OwnJudge(lambda trajectory, *, seed, found=found: found))
+
+
+def test_ones_own_score_is_taken_as_it_is():
+  scores = [
+    rate(rollout('a'), OwnJudge(lambda trajectory, *, seed, f=f: f)).score for f in (0, 1.0, None, Verdict(0.3))
+  ]
+  assert scores == [0, 1, None, 0.3]
 
 
 def test_negative_noise_is_refused():
