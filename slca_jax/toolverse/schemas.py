@@ -18,6 +18,7 @@ from typing import Any
 from slca_jax.dialogue import Tool
 from slca_jax.errors import DataError
 
+_PLACES = ('path', 'query')
 _METHODS = ('get', 'put', 'post', 'delete', 'patch', 'head')
 _SUFFIXES = re.compile(r'(_labeled)?\.(jsonl?|gz|txt)$')
 
@@ -47,8 +48,8 @@ def read_schemas(path: str | os.PathLike[str]) -> list[ToolSet]:
   if '.jsonl' in found.suffixes:
     return _servers(_lines(text, str(found)), str(found))
   try:
-    document = json.loads(text)
-  except ValueError as error:
+    document = _decoded(text)
+  except (ValueError, RecursionError) as error:
     raise DataError(f'{found}: not JSON ({error}); give JSON, or JSON lines in a file named .jsonl') from error
   return read_document(document, name=name, origin=str(found))
 
@@ -131,11 +132,9 @@ def _operation(document: Mapping[str, Any], path: str, method: str, item: Mappin
   operation = item[method]
   properties: dict[str, Any] = {}
   required: list[str] = []
-  for raw in [*(item.get('parameters') or ()), *(operation.get('parameters') or ())]:
-    parameter = _resolved(document, raw)
-    if not isinstance(parameter, Mapping) or parameter.get('in') not in ('path', 'query'):
-      continue  # headers and cookies carry credentials, not data
-    schema = dict(_deep(document, parameter.get('schema') or {'type': 'string'}))
+  for parameter in _parameters(document, item, operation):
+    schema = _deep(document, _schema_of(parameter))
+    schema = dict(schema) if isinstance(schema, Mapping) else {}
     if parameter.get('description'):
       schema['description'] = parameter['description']
     properties[parameter['name']] = schema
@@ -144,9 +143,28 @@ def _operation(document: Mapping[str, Any], path: str, method: str, item: Mappin
     properties.setdefault(key, schema)
     required += [key] if needed and key not in required else []
   about = operation.get('summary') or operation.get('description') or f'{method.upper()} {path}'
-  parameters = {'type': 'object', 'properties': properties, 'required': required}
+  parameters = {'type': 'object', 'properties': properties, 'required': list(dict.fromkeys(required))}
   name = operation.get('operationId') or _name_of(method, path)
   return Tool(str(name), str(about), parameters, writes=method not in ('get', 'head'))
+
+
+def _parameters(document: Mapping[str, Any], *levels: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+  """The parameters of a path and of its operation, whose own replace the path's of equal name and place. Headers and
+  cookies carry credentials, not data."""
+  found: dict[tuple[str, str], Mapping[str, Any]] = {}
+  for raw in (raw for level in levels for raw in level.get('parameters') or ()):
+    parameter = _resolved(document, raw)
+    if isinstance(parameter, Mapping) and isinstance(parameter.get('name'), str) and parameter.get('in') in _PLACES:
+      found[parameter['name'], parameter['in']] = parameter
+  return list(found.values())
+
+
+def _schema_of(parameter: Mapping[str, Any]) -> Any:
+  """What a parameter's value must be, given as such or as that of the value's media type; text if it does not say."""
+  content = parameter.get('content')
+  media = next(iter(content.values()), None) if isinstance(content, Mapping) else None
+  told = [part['schema'] for part in (parameter, media) if isinstance(part, Mapping) and 'schema' in part]
+  return told[0] if told else {'type': 'string'}
 
 
 def _body(document: Mapping[str, Any], operation: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
@@ -207,7 +225,7 @@ def _merged(document: Mapping[str, Any], node: Mapping[str, Any], depth: int) ->
     part = _deep(document, part, depth + 1)
     if isinstance(part, Mapping):
       whole['properties'] = {**(whole.get('properties') or {}), **(part.get('properties') or {})}
-      whole['required'] = [*(whole.get('required') or ()), *(part.get('required') or ())]
+      whole['required'] = list(dict.fromkeys([*(whole.get('required') or ()), *(part.get('required') or ())]))
       whole = {**part, **whole}
   return whole
 
@@ -215,17 +233,22 @@ def _merged(document: Mapping[str, Any], node: Mapping[str, Any], depth: int) ->
 def _text(path: pathlib.Path) -> str:
   try:
     data = path.read_bytes()
-    return (gzip.decompress(data) if path.suffix == '.gz' else data).decode('utf-8')
+    return (gzip.decompress(data) if path.suffix == '.gz' else data).decode('utf-8-sig')
   except (OSError, EOFError, UnicodeDecodeError) as error:
     raise DataError(f'{path} cannot be read: {error}') from error
 
 
+def _decoded(text: str) -> Any:
+  """The JSON value. Half an emoji, which is left where others cut a description, becomes a `?` that can be written."""
+  return json.loads(json.dumps(json.loads(text), ensure_ascii=False).encode('utf-8', 'replace'))
+
+
 def _lines(text: str, where: str) -> list[Any]:
   rows = []
-  for number, line in enumerate(text.splitlines(), 1):
+  for number, line in enumerate(text.split('\n'), 1):  # not splitlines: U+2028 may stand in a text
     try:
-      rows += [json.loads(line)] if line.strip() else []
-    except ValueError as error:
+      rows += [_decoded(line)] if line.strip() else []
+    except (ValueError, RecursionError) as error:
       raise DataError(f'{where}, line {number}: not JSON ({error})') from error
   return rows
 

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from slca_jax.dialogue import Message, Observation, Tool, ToolCall
@@ -94,7 +94,7 @@ def unstated(text: str, steps: Sequence[tuple[Made, ...]]) -> tuple[str, ...]:
     if origin.kind == 'output':
       wanted += [str(origin.named)] if origin.pick.startswith('whose') else []
     else:
-      values = argument.value if isinstance(argument.value, list) else [argument.value]
+      values = _items(argument.value)
       wanted += [str(v) for v in values if isinstance(v, str | int | float) and not isinstance(v, bool) and v != '']
   return tuple(value for value in dict.fromkeys(wanted) if not states(text, value))
 
@@ -145,11 +145,19 @@ def _label(parameter: str) -> str:
 
 
 def _shown(value: Any) -> str:
-  if isinstance(value, list):
+  if isinstance(value, list) and value and not any(isinstance(one, list | dict) for one in value):
     return ', '.join(map(_shown, value))
-  if isinstance(value, dict):
+  if isinstance(value, list | dict):  # what is in which list must be told
     return json.dumps(value, ensure_ascii=False)
   return ('yes' if value else 'no') if isinstance(value, bool) else quoted(value)
+
+
+def _items(value: Any) -> Iterator[Any]:
+  """What stands in a list and in the lists inside of it; else the value itself."""
+  for one in value if isinstance(value, list) else ():
+    yield from _items(one)
+  if not isinstance(value, list):
+    yield value
 
 
 def _capital(text: str) -> str:

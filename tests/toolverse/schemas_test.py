@@ -95,7 +95,46 @@ def test_a_reference_in_a_circle_ends():
   assert list(one.tools[0].parameters['properties']) == ['child']
 
 
-@pytest.mark.parametrize('text, says', [('{', 'not JSON'), ('{"a": 1}', 'tools/list'), ('[3]', 'object with a name')])
+def test_an_operations_parameter_replaces_the_paths_and_each_is_required_once():
+  place = lambda name, where, **more: {'name': name, 'in': where, 'schema': {'type': 'string'}, **more}
+  path = [place('id', 'path', required=True), place('day', 'query', required=True)]
+  own = [place('id', 'path', required=True), place('day', 'query', description='optional here')]
+  whole = {'allOf': [{'required': ['a']}, {'required': ['a', 'b']}]}
+  body = {'content': {'application/json': {'schema': {'properties': {'part': whole}}}}}
+  operation = {'parameters': own, 'requestBody': body}
+  (one,) = read_document({'openapi': '3.1.0', 'paths': {'/x/{id}': {'parameters': path, 'put': operation}}})
+  parameters = one.tools[0].parameters
+  assert list(parameters['properties']) == ['id', 'day', 'part'] and parameters['required'] == ['id']
+  assert parameters['properties']['day']['description'] == 'optional here'
+  assert parameters['properties']['part']['required'] == ['a', 'b']
+
+
+def test_parameters_may_be_anything_be_in_a_media_type_or_be_none():
+  given = [
+    {'name': 'any', 'in': 'query', 'schema': True},
+    {'name': 'media', 'in': 'query', 'content': {'application/json': {'schema': {'type': 'integer'}}}},
+    {'name': 'text', 'in': 'query'},
+    {'in': 'query', 'schema': {'type': 'string'}},
+  ]
+  (one,) = read_document({'openapi': '3.1.0', 'paths': {'/x': {'get': {'parameters': given}}}})
+  assert one.tools[0].parameters['properties'] == {'any': {}, 'media': {'type': 'integer'}, 'text': {'type': 'string'}}
+
+
+@pytest.mark.parametrize('name', ['tools.json', 'tools.jsonl'])
+def test_what_others_write_into_descriptions_is_read(tmp_path, name):
+  path = tmp_path / name
+  entry = json.dumps({**TOOL, 'server': 'pets', 'description': 'one\u2028two CUT'}, ensure_ascii=False)
+  path.write_text(
+    '\ufeff' + entry.replace('CUT', '\\ud83d').join('[]' if name == 'tools.json' else ['', '\r\n']), 'utf-8'
+  )
+  (one,) = read_schemas(path)
+  assert one.tools[0].description == 'one\u2028two ?'
+
+
+@pytest.mark.parametrize(
+  'text, says',
+  [('[' * 100_000, 'not JSON'), ('{', 'not JSON'), ('{"a": 1}', 'tools/list'), ('[3]', 'object with a name')],
+)
 def test_what_is_no_tool_list_is_refused_with_the_remedy(tmp_path, text, says):
   path = tmp_path / 'tools.json'
   path.write_text(text)

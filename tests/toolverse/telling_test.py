@@ -120,6 +120,13 @@ def test_a_list_and_the_values_inside_an_object_are_told_with_it():
   assert settled([options, copies])[1][0].arguments['paths'].origin.kind == 'database'
 
 
+def test_a_question_tells_which_value_stands_in_which_list():
+  step = [made('draw', {}, lines=told([['ann', 'bob'], ['cid']]), tags=told(['x', 'y']), none=told([]))]
+  text = question(step)
+  assert '[["ann", "bob"], ["cid"]]' in text and '"x", "y"' in text and '[]' in text
+  assert unstated(text, [step]) == () and unstated(text.replace('cid', 'dan'), [step]) == ('cid',)
+
+
 def test_drawn_values_that_were_answered_before_are_copied():
   rows = {'pages': [{'title': f'Page {n}', 'text': 'old'} for n in range(3)]}
   tool = Tool('get_page_history', '', schema(title='string'))
