@@ -52,7 +52,7 @@ def read_config(path: str | pathlib.Path) -> TransformerConfig:
       head_dim=head_dim,
       rope_theta=theta,
       rope_scaling=scaling,
-      eps=float(config.get('rms_norm_eps', 1e-6)),
+      eps=_number(config, 'rms_norm_eps', 1e-6, file),
       qkv_bias=family == 'qwen2',
       qk_norm=family == 'qwen3',
       tied=bool(config.get('tie_word_embeddings', False)),
@@ -107,6 +107,9 @@ def write_configs(
 ) -> None:
   """Writes config.json and generation_config.json: the source's own, with the type of the new weights, or fresh ones.
 
+  Args:
+    eos: ids that end a completion; those that the source does not name are added to its own.
+
   Raises:
     WeightsError: the source describes another network than `config`.
   """
@@ -116,8 +119,9 @@ def write_configs(
     carried |= {key: dtype for key in ('torch_dtype', 'dtype') if key in carried} or {'torch_dtype': dtype}
   _write_json(directory / CONFIG, hf_config(config, dtype=dtype, eos=eos) if carried is None else carried)
   generation = _read_json(source / GENERATION) if source else None
-  if generation is None and eos:
-    generation = {'eos_token_id': _one_or_list(eos)}
+  known = eos_ids(source) if source else ()
+  if set(eos) - set(known):
+    generation = (generation or {}) | {'eos_token_id': _one_or_list(list(dict.fromkeys([*known, *eos])))}
   if generation is not None:
     _write_json(directory / GENERATION, generation)
 
@@ -134,7 +138,7 @@ def eos_ids(path: str | pathlib.Path) -> tuple[int, ...]:
 def _refuse_unsupported(config, file):
   layers = config.get('num_hidden_layers') or 0
   kinds = config.get('layer_types') or []
-  windowed = config.get('use_sliding_window') and config.get('sliding_window') is not None
+  windowed = config.get('use_sliding_window') and config.get('sliding_window', 'usual') is not None
   if any(kind != 'full_attention' for kind in kinds):
     other = next(kind for kind in kinds if kind != 'full_attention')
     raise WeightsError(f'{file}: layer_types holds {other!r}; every layer must be full_attention')
@@ -151,14 +155,12 @@ def _refuse_unsupported(config, file):
 
 
 def _rope(config, file) -> tuple[float, RopeScaling | None]:
-  rope = config.get('rope_parameters') or config.get('rope_scaling') or {}
-  if not isinstance(rope, Mapping) or any(isinstance(value, Mapping) for value in rope.values()):
-    raise WeightsError(f'{file}: rotary settings {rope!r} differ between layers or are no table; one set is supported')
-  theta = float(rope.get('rope_theta', config.get('rope_theta', 10000.0)))
+  rope = _rotary_settings(config, file)
+  theta = _number(rope if 'rope_theta' in rope else config, 'rope_theta', 10000.0, file)
   partial = rope.get('partial_rotary_factor', config.get('partial_rotary_factor', 1.0))
   if partial not in (None, 1, 1.0):
     raise WeightsError(f'{file}: partial_rotary_factor is {partial}; only 1.0 is supported')
-  kind = rope.get('rope_type', rope.get('type', 'default'))
+  kind = _rotary_kind(rope)
   if kind == 'default':
     return theta, None
   if kind != 'llama3':
@@ -176,6 +178,27 @@ def _rope(config, file) -> tuple[float, RopeScaling | None]:
     raise WeightsError(f'{file}: rotary scaling llama3: {error}') from error
 
 
+def _rotary_settings(config, file) -> Mapping[str, Any]:
+  """The rotary settings under their newer or older name; both may be there if they say the same."""
+  new, old = (config.get(name) or {} for name in ('rope_parameters', 'rope_scaling'))
+  for rope in (new, old):
+    if not isinstance(rope, Mapping) or any(isinstance(value, Mapping) for value in rope.values()):
+      raise WeightsError(
+        f'{file}: rotary settings {rope!r} differ between layers or are no table; one set is supported'
+      )
+  spelt = lambda rope: (
+    {name: value for name, value in rope.items() if name != 'type'} | {'rope_type': _rotary_kind(rope)}
+  )
+  if new and old and not spelt(old).items() <= spelt(new).items():
+    # transformers takes the older ones then, others the newer ones.
+    raise WeightsError(f'{file}: rope_parameters {new!r} and rope_scaling {old!r} differ; keep the one that is meant')
+  return new or old
+
+
+def _rotary_kind(rope) -> Any:
+  return rope.get('rope_type', rope.get('type', 'default'))
+
+
 def _expect_same(config, found, source):
   for name in IDENTITY:
     ours, theirs = getattr(config, name), getattr(found, name)
@@ -188,6 +211,13 @@ def _whole(config, key, file) -> int:
   if not isinstance(value, int) or isinstance(value, bool):
     raise WeightsError(f'{file}: {key} is {value!r}; it must be a whole number')
   return value
+
+
+def _number(config, key, default, file) -> float:
+  value = config.get(key, default)
+  if not isinstance(value, int | float) or isinstance(value, bool):
+    raise WeightsError(f'{file}: {key} is {value!r}; it must be a number')
+  return float(value)
 
 
 def _one_or_list(ids):

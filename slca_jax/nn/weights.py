@@ -157,7 +157,8 @@ def save_hf(
 
   Args:
     source: directory whose tokenizer, config and generation files are carried along.
-    eos: ids that end a completion, for when the source does not say.
+    eos: ids that end a completion. Servers stop at those of the generation config, and a base model's lacks the end of
+      a turn: what the source does not name is added.
     dtype: of the stored tensors; the parameters' own unless given.
     max_shard_bytes: a file that would exceed it is split, with an index; a larger single tensor gets its own file.
 

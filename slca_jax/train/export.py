@@ -30,7 +30,7 @@ def export(
     loaded = policy.load(config.model, MeshShape())  # over the devices of this machine, not of the run's
     with jax.set_mesh(loaded.mesh):
       params = checkpoints.parameters(loaded.params, step)
-      save_hf(params, loaded.config, to, source=loaded.folder)
+      save_hf(params, loaded.config, to, source=loaded.folder, eos=loaded.template.stop_ids)
   finally:
     checkpoints.close()
   return to

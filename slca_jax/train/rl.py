@@ -313,5 +313,7 @@ class Learner:
       self._save()
     self.checkpoints.wait()
     if self.step >= self.steps:
-      weights.save_hf(self.state.params, self.loaded.config, self.folder / 'model', source=self.loaded.folder)
+      loaded = self.loaded
+      stops = loaded.template.stop_ids
+      weights.save_hf(self.state.params, loaded.config, self.folder / 'model', source=loaded.folder, eos=stops)
       write_result(self.folder, {'steps': self.step, **self.numbers})

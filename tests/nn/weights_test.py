@@ -174,6 +174,25 @@ def test_tokenizer_and_generation_files_are_carried_along(llama, tmp_path):
   assert weights.eos_ids(tmp_path / 'saved') == (7, 9)
 
 
+def test_ids_that_end_a_turn_are_added_to_those_the_source_names(llama, tmp_path):
+  config = weights.read_config(llama)
+  params = weights.load_hf(llama, config)
+  for there, eos, ids in (
+    ({'eos_token_id': 7, 'top_p': 0.8}, (9, 7), [7, 9]),
+    ({'eos_token_id': [7, 9]}, (9,), [7, 9]),
+    ({}, (9,), 9),
+  ):
+    (llama / 'generation_config.json').write_text(json.dumps(there))
+    edit(llama, eos_token_id=None)
+    weights.save_hf(params, config, tmp_path / 'saved', source=llama, eos=eos)
+    saved = json.loads((tmp_path / 'saved/generation_config.json').read_text())
+    assert saved == there | {'eos_token_id': ids}
+  (llama / 'generation_config.json').unlink()
+  edit(llama, eos_token_id=5)
+  weights.save_hf(params, config, tmp_path / 'saved', source=llama, eos=(5, 6))
+  assert weights.eos_ids(tmp_path / 'saved') == (5, 6)
+
+
 def test_eos_ids_fall_back_to_the_config(tmp_path):
   assert weights.eos_ids(tmp_path) == ()
   (tmp_path / 'config.json').write_text('{"eos_token_id": 5}')
@@ -315,6 +334,9 @@ def test_a_sliding_window_is_refused_only_where_it_is_in_use(llama):
   edit(llama, use_sliding_window=True)
   with pytest.raises(WeightsError, match='use_sliding_window is True'):
     weights.read_config(llama)
+  edit(llama, sliding_window='drop')  # transformers has one of 4,096 then
+  with pytest.raises(WeightsError, match='use_sliding_window is True'):
+    weights.read_config(llama)
 
 
 def test_rotary_settings_are_read_in_both_spellings(llama):
@@ -323,6 +345,24 @@ def test_rotary_settings_are_read_in_both_spellings(llama):
   old = {key: value for key, value in LLAMA3.items() if key != 'rope_theta'}
   edit(llama, rope_parameters='drop', rope_theta=10000.0, rope_scaling=old)
   assert weights.read_config(llama) == new
+
+
+def test_rotary_settings_that_contradict_each_other_are_refused(llama):
+  edit(llama, rope_scaling=LLAMA3)  # twice the same
+  weights.read_config(llama)
+  edit(llama, rope_scaling={'type': 'yarn', 'factor': 4.0})
+  with pytest.raises(WeightsError, match=r"rope_parameters .*'llama3'.* and rope_scaling .*'yarn'.* differ"):
+    weights.read_config(llama)
+  edit(llama, rope_scaling=LLAMA3 | {'factor': 4.0})
+  with pytest.raises(WeightsError, match='differ; keep the one that is meant'):
+    weights.read_config(llama)
+
+
+@pytest.mark.parametrize('key', ['rope_theta', 'rms_norm_eps'])
+def test_a_setting_that_is_no_number_is_refused_by_name(llama, key):
+  edit(llama, rope_parameters='drop', **{key: None})
+  with pytest.raises(WeightsError, match=f'{key} is None; it must be a number'):
+    weights.read_config(llama)
 
 
 def test_a_source_of_another_network_is_refused(llama, tmp_path):
