@@ -41,6 +41,12 @@ class DialogueBatches:
   """Step by step `batch` dialogues, packed into the fewest rows; what fits no row or cannot be rendered is left out."""
 
   def __init__(self, dialogues: Demonstrated, loaded: policy.Loaded, config: SFTConfig):
+    """Reads until the first dialogue that can be used. Raises DataError, or BadMask, where there is none."""
+    if not any(usable(dialogue, loaded, config.batching, config.learned) for dialogue in dialogues):
+      raise DataError(
+        f'not one of {len(dialogues)} dialogues can be rendered and fits a row of {_longest(loaded, config)} tokens, '
+        "the last of batching.lengths or the model's context; there is nothing to train on"
+      )
     self._order = Order(dialogues, config.batch, seed=config.seed)
     self._loaded, self._config = loaded, config
     self.steps = config.steps or math.ceil(config.epochs * len(dialogues) / config.batch)

@@ -23,7 +23,7 @@ from slca_jax.train.steps import Policy, make_fit, make_measure
 from slca_jax.train.tracing import Tracer, span
 
 _SHOWN = {'loss': 'loss', 'held-out': 'heldout_loss'}
-_BEST = ('best_heldout_loss', 'best_step')
+_KEPT = ('smoothed_loss', 'best_heldout_loss', 'best_step')  # from step to step
 
 
 def train(config: SFTConfig, *, stop: Stop | None = None) -> metrics.Numbers:
@@ -81,7 +81,7 @@ class Student:
   @property
   def done(self) -> bool:
     """Whether nothing is left to learn."""
-    return self.step == self.steps or learned(self.numbers, self.config)
+    return self.step >= self.steps or learned(self.numbers, self.config)
 
   def learn(self, stop: Stop) -> metrics.Numbers:
     """Steps until the end or until `stop` is requested; saves either way."""
@@ -102,7 +102,9 @@ class Student:
       bar.close()
     self.checkpoints.wait()
     if self.done:
-      weights.save_hf(self.state.params, self.loaded.config, self.folder / 'model', source=self.loaded.folder)
+      loaded = self.loaded
+      stops = loaded.template.stop_ids
+      weights.save_hf(self.state.params, loaded.config, self.folder / 'model', source=loaded.folder, eos=stops)
       write_result(self.folder, {'steps': self.step, **self.numbers})
     return self.numbers
 
@@ -122,11 +124,14 @@ class Student:
         found = jax.device_get(numbers)
     self.step = number
     self.numbers = {name: float(value) for name, value in found.items()} | wasted
+    self.numbers |= {name: before[name] for name in _KEPT if name in before}
+    if not self.numbers['tokens']:  # every dialogue of the batch is left out, which is no loss of 0
+      del self.numbers['loss']
+      return
     loss: float = self.numbers['loss']
     if not math.isfinite(loss):
       raise Diverged(f'the loss of step {self.step} is {loss}; lower optimizer.learning_rate')
     self.numbers['smoothed_loss'] = smooth(before.get('smoothed_loss', loss), loss)
-    self.numbers |= {name: before[name] for name in _BEST if name in before}
 
   def _measure(self) -> bool:
     """Measures the held-out loss where it is due, and says whether it is the lowest so far."""
@@ -147,9 +152,11 @@ class Student:
 
   def _restore(self) -> tuple[int, metrics.Numbers]:
     """The step to go on from and its numbers."""
-    if self.checkpoints.latest is None:
+    latest = self.checkpoints.latest
+    if latest is None:
       return 0, {}
-    self.state, record = self.checkpoints.restore(self.state, data=self.batches)
+    data = self.batches if latest < self.steps else None  # grain stands nowhere behind its last batch
+    self.state, record = self.checkpoints.restore(self.state, data=data)
     return record['step'], record['numbers']
 
 

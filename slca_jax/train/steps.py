@@ -119,7 +119,7 @@ def make_fit(
 
     total, gradients, _ = accumulate(loss, state.params, batch_rows(batch), micro_rows)
     state, numbers = step(state, gradients, optimizer, useful=batch.sampled_BT.any())
-    return state, numbers | {'loss': total, 'tokens': count}
+    return state, numbers | {'loss': total, 'tokens': batch.sampled_BT.sum()}
 
   return fit
 

@@ -15,7 +15,7 @@ import pytest
 
 from slca_jax.config import as_dict
 from slca_jax.data.sft import encode
-from slca_jax.data.tasks import read_dialogues, write_dialogues
+from slca_jax.data.tasks import Order, read_dialogues, write_dialogues
 from slca_jax.dialogue import Dialogue, Message
 from slca_jax.errors import ConfigError, DataError
 from slca_jax.nn.config import TransformerConfig
@@ -272,6 +272,30 @@ def test_finished_run_that_is_to_go_further_is_complete_only_when_it_has(folder)
   assert not (folder / 'further' / 'result.json').exists()
   sft.train(config(folder, 'further', steps=2))
   assert json.loads((folder / 'further' / 'result.json').read_text())['steps'] == 2
+
+
+def test_run_that_came_further_than_it_is_to_go_is_complete(folder):
+  numbers = sft.train(config(folder, 'shorter', steps=2))
+  assert sft.train(config(folder, 'shorter', steps=1)) == numbers
+  assert json.loads((folder / 'shorter' / 'result.json').read_text())['steps'] == 2
+
+
+def test_data_of_which_no_dialogue_fits_a_row_is_refused(folder):
+  write_dialogues([LONG], folder / 'unfit.jsonl')
+  with pytest.raises(DataError, match=r'not one of 1 dialogues .* a row of 256 tokens'):
+    sft.train(config(folder, 'unfit', data=s.Demonstrations(str(folder / 'unfit.jsonl'))))
+
+
+def test_update_without_a_learned_token_has_no_loss_and_ends_no_run(folder):
+  dialogues = [LONG, read_dialogues(folder / 'train.jsonl')[0]]
+  write_dialogues(dialogues, folder / 'mixed.jsonl')
+  seed = next(seed for seed in range(99) if Order(dialogues, 1, seed=seed)(0) == [LONG])
+  data = s.Demonstrations(str(folder / 'mixed.jsonl'))
+  sft.train(config(folder, 'mixed', batch=1, steps=2, until=0.01, seed=seed, data=data))
+  empty, other = [json.loads(line) for line in (folder / 'mixed' / 'metrics.jsonl').read_text().splitlines()]
+  assert 'loss' not in empty and 'smoothed_loss' not in empty
+  assert (empty['tokens'], empty['left_out'], empty['skipped_updates']) == (0, 1, 1)
+  assert other['tokens'] > 0 and other['smoothed_loss'] == other['loss'] > 1
 
 
 def test_heldout_dialogues_that_fit_no_row_have_no_loss_and_do_not_end_the_run(folder):
