@@ -179,9 +179,9 @@ class Alarms:
 
 
 def history(folder: pathlib.Path, count: int) -> Sequence[Step]:
-  """The last `count` steps of a run's `metrics.jsonl`; none where there is no such file."""
+  """The last `count` steps of a run's `metrics.jsonl`, without a line that a kill cut short; none without the file."""
   path = folder / 'metrics.jsonl'
   if not path.exists():
     return []
   with open(path, encoding='utf-8') as file:
-    return [json.loads(line) for line in collections.deque(file, maxlen=count)]
+    return [json.loads(line) for line in collections.deque(file, maxlen=count) if line.endswith('\n')]

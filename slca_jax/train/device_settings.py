@@ -112,4 +112,8 @@ class Optimizer:
     require(self.hold >= 0, f'hold is {self.hold}; it is a share of all steps')
     require(self.warmup + self.hold <= 1, f'warmup {self.warmup} + hold {self.hold} exceed the run')
     require(0 <= self.final_fraction <= 1, f'final_fraction is {self.final_fraction}; it lies in [0, 1]')
+    for name in ('b1', 'b2'):
+      require(0 <= getattr(self, name) < 1, f'{name} is {getattr(self, name)}; it lies in [0, 1)')
+    require(self.eps > 0, f'eps is {self.eps}; a weight without a gradient needs a positive one, like 1e-8')
+    require(self.weight_decay >= 0, f'weight_decay is {self.weight_decay}; it is at least 0')
     require(self.clip_norm > 0, f'clip_norm is {self.clip_norm}; it must be positive')

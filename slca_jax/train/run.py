@@ -30,6 +30,8 @@ _FREE = ('output', 'steps', 'epochs', 'dump_every', 'dump_logps', 'eval_every', 
 _FREE_PARTS = (
   "['mesh']",
   "['batching']['micro_rows']",
+  "['logprob_chunk']",
+  "['objective']['logprob_chunk']",
   "['model']['remat']",
   "['model']['attention']",
   "['model']['attention_block']",
@@ -38,6 +40,13 @@ _FREE_PARTS = (
   "['rollout']['urls']",
   "['cache']",
   "['data']['encoded']",
+  *(  # the embedded engine's sizes, all but the type of its cache
+    f"['rollout']['local']['{name}']"
+    for name in (
+      *('slots', 'prompts', 'siblings', 'context', 'own', 'stop_ids', 'hasten'),
+      *('prefill_chunk', 'turn_chunk', 'prefill_rows', 'decode_block'),
+    )
+  ),
   *(
     f"{part}['{name}']"
     for part in ("['environment']['simulator']", "['judge']['endpoint']", "['referee']")

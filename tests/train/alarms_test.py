@@ -130,6 +130,8 @@ def test_deviation_of_the_gradient_is_over_the_window_and_goes_on_after_a_resume
   (tmp_path / 'metrics.jsonl').write_text(lines)
   assert run(steps[4:], history=history(tmp_path, SETTINGS.window)) == told[4:]
   assert history(tmp_path / 'none', 4) == []
+  (tmp_path / 'metrics.jsonl').write_text(lines + '{"step": 5, "grad_')  # a kill cut it short
+  assert run(steps[4:], history=history(tmp_path, 9)) == told[4:]
 
 
 def test_numbers_that_are_null_in_the_file_are_passed_over():

@@ -46,6 +46,20 @@ def test_shares_beyond_the_run_are_refused():
     Optimizer(warmup=0.6, hold=0.5)
 
 
+@pytest.mark.parametrize(
+  ('changes', 'says'),
+  [
+    ({'b1': 1.0}, r'b1 is 1\.0; it lies in \[0, 1\)'),
+    ({'b2': 1.0}, r'b2 is 1\.0'),
+    ({'eps': 0.0}, r'eps is 0\.0; a weight without a gradient needs a positive one'),
+    ({'weight_decay': -0.1}, r'weight_decay is -0\.1'),
+  ],
+)
+def test_settings_whose_moves_are_no_numbers_or_grow_weights_are_refused(changes, says):
+  with pytest.raises(ConfigError, match=says):
+    Optimizer(**changes)
+
+
 def descend(settings, dtype, steps=64):
   """Parameters at 1 after some steps of rate 2⁻¹¹ against a gradient of 1, and the state."""
   rule, params = make(settings, steps), {'w_q': jnp.ones(4, dtype)}

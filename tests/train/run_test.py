@@ -1,5 +1,6 @@
 """Two processes of a run that hear of each other: who was asked to stop, and who failed and why."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ import pytest
 
 from slca_jax.errors import ConfigError, HostFailure
 from slca_jax.nn import hosts
+from slca_jax.rollout.settings import LocalEngine
 from slca_jax.train.run import Stop, in_touch, opened
 
 pytestmark = pytest.mark.timeout(900)
@@ -129,6 +131,15 @@ def test_resumed_run_may_have_other_devices(tmp_path):
   open_folder(tmp_path, {'mesh': {'fsdp': 4}, 'batching': {'micro_rows': 4, 'lengths': [64]}})
   with pytest.raises(ConfigError, match=r"\['batching'\]\['lengths'\]\[0\]: 64 -> 32"):
     open_folder(tmp_path, {'mesh': {'fsdp': 4}, 'batching': {'micro_rows': 4, 'lengths': [32]}})
+
+
+def test_resumed_run_may_have_an_engine_of_another_size_but_not_another_cache(tmp_path):
+  (tmp_path / 'checkpoints' / '1').mkdir(parents=True)
+  with_engine = lambda **sizes: {'rollout': {'local': dataclasses.asdict(LocalEngine(**sizes))}}
+  open_folder(tmp_path, with_engine(slots=64, prompts=8, siblings=8))
+  open_folder(tmp_path, with_engine(slots=4, context=64, own=32, prefill_chunk=16, hasten=False))
+  with pytest.raises(ConfigError, match=r"\(\['rollout'\]\['local'\]\['cache_dtype'\]: None -> 'bfloat16'\)"):
+    open_folder(tmp_path, with_engine(slots=4, cache_dtype='bfloat16'))
 
 
 def test_run_of_one_process_asks_nobody():
