@@ -38,7 +38,7 @@ _LAYER = {
   'ffn_down.weight': 'mlp.down_proj.weight',
 }
 _DTYPES: dict[Dtype, np.dtype] = {'float32': np.dtype(np.float32), 'bfloat16': np.dtype(ml_dtypes.bfloat16)}
-_CONTROL = 3  # type of a token that the tokenizer cuts out before anything else
+_CONTROL, _ADDED = 3, 4  # types of tokens that the tokenizer cuts out before anything else; texts show the latter
 
 _byte_level = lambda: pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=True)
 _PRE_TOKENIZERS: dict[str, Callable[[], Any]] = {
@@ -219,8 +219,9 @@ def _write_tokenizer(folder: pathlib.Path, metadata: Metadata, source: pathlib.P
   tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
   tokenizer.pre_tokenizer = _PRE_TOKENIZERS[metadata.get('tokenizer.ggml.pre', 'default')]()
   tokenizer.decoder = decoders.ByteLevel()
-  special = [token for token, kind in zip(tokens, kinds, strict=True) if kind == _CONTROL]
-  tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+  for cut, add in ((_CONTROL, tokenizer.add_special_tokens), (_ADDED, tokenizer.add_tokens)):
+    found = [token for token, kind in zip(tokens, kinds, strict=True) if kind == cut]
+    add([AddedToken(token, special=cut == _CONTROL, normalized=False) for token in found])
   tokenizer.save(str(folder / 'tokenizer.json'))
   settings = dict(_tokenizer_settings(metadata, tokens))
   (folder / 'tokenizer_config.json').write_text(json.dumps(settings, indent=2) + '\n', encoding='utf-8')

@@ -56,6 +56,7 @@ class Fleet:
     self._settings, self._run, self._needed, self._ours = settings, run, context, ours
     self._homes: dict[str, Server] = {}
     self._fresh = set(self.servers)  # not looked at yet: whoever answers is well
+    self._refused: dict[Server, str] = {}  # who stays out though it answers, and why
     self._lock, self._changed = asyncio.Lock(), asyncio.Event()
     self._tender = self.loop.create_task(self._tend())
 
@@ -161,6 +162,7 @@ class Fleet:
   def _admit(self, server: Server) -> None:
     server.live, server.strikes, self._told = True, 0, False
     self._fresh.discard(server)
+    self._refused.pop(server, None)
     self._changed.set()
 
   def _leave_out(self, server: Server, trouble: Trouble) -> None:
@@ -271,7 +273,9 @@ class Fleet:
     except Trouble:
       return
     except (SamplerError, ConfigError) as error:
-      logging.warning('%s stays out: %s', server.url, error)
+      if self._refused.get(server) != str(error):  # it is looked at every few seconds
+        logging.warning('%s stays out: %s', server.url, error)
+      self._refused[server] = str(error)
     else:
       logging.warning('%s is back', server.url)
 

@@ -177,6 +177,17 @@ def test_the_tokenizer_cuts_digits_and_special_tokens_and_keeps_the_template(tmp
   ]
 
 
+def test_a_token_that_was_added_is_cut_out_whole_and_shown(tmp_path):
+  def add(settings):
+    settings['tokenizer.ggml.merges'] = ['t h']  # none of them makes 'the'
+    settings['tokenizer.ggml.token_type'][TOKENS.index('the')] = 4
+
+  convert(write(tmp_path / 'model.gguf', network(), change=add), tmp_path / 'hf')
+  template = load_template(tmp_path / 'hf')
+  assert [TOKENS[token] for token in template.encode('bathe')] == ['b', 'a', 'the']
+  assert template.decode(template.encode('bathe<|im_end|>')) == 'bathe'
+
+
 @pytest.mark.parametrize(
   ('key', 'value', 'message'),
   [

@@ -310,6 +310,20 @@ def test_servers_that_start_late_are_waited_for_and_that_is_said_once(tmp_path, 
   assert caplog.text.count('can be asked; waiting up to outage_seconds = 300 s for one') == 1
 
 
+def test_a_server_that_stays_out_is_told_of_once(tmp_path, servers, caplog):
+  server, late = servers(), servers()
+  late.kill()
+  engine = sampler(tmp_path, server, late)
+
+  async def body():
+    late.start('slca:other:3')
+    await until(lambda: len(late.paths('/model_info')) >= 5)
+    return await ask(engine)
+
+  assert served(engine, body).tokens == drawn(5, 5)
+  assert caplog.text.count(f"{late.url} stays out: {late.url} carries 'slca:other:3' of another run") == 1
+
+
 def test_cancelling_aborts_the_request_on_its_server(tmp_path, servers):
   server = servers(hold=20)
   engine = sampler(tmp_path, server)
