@@ -33,7 +33,7 @@ def run(
   *,
   every: bool = False,
 ) -> bool:
-  """Whether all (model, topology, shared) cases fit as asked; prints each verdict and writes plan.json and plan.md.
+  """Whether all (model, topology, shared) cases fit as asked; prints each verdict once and writes plan.json and plan.md.
 
   What plan.json of the folder says of the same candidate is taken over instead of compiling it again.
   """
@@ -50,10 +50,11 @@ def run(
     usual = {'model': model, 'shared': shared, 'every': every, 'judge': judge, 'before': before}
     for verdict in search(models[model], config, targets[name], **usual):
       found.append(verdict)
-      print(line(verdict), flush=True)
       row = _plain(verdict)
-      verdicts[_case(row)] = verdict
-      known[_case(row)] = row
+      case = _case(row)
+      if case not in verdicts:
+        print(line(verdict), flush=True)
+      verdicts[case], known[case] = verdict, row
       write_json(file, [known[case] for case in (*verdicts, *(case for case in known if case not in verdicts))])
       (folder / 'plan.md').write_text(markdown(tuple(verdicts.values())), encoding='utf-8')
     fit &= any(verdict.fits and not verdict.candidate.change for verdict in found)

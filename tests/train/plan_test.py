@@ -250,7 +250,7 @@ def test_a_report_is_written_and_what_it_says_is_not_compiled_again(tmp_path, ca
   assert (tmp_path / 'plan.md').read_text() == text
 
 
-def test_repeated_and_shared_prompts_try_the_same_rows_once(tmp_path, monkeypatch, verdict):
+def test_repeated_and_shared_prompts_try_the_same_rows_once_and_tell_them_once(tmp_path, capsys, monkeypatch, verdict):
   compiled = []
 
   def judge(decoder, target, candidate, *, model):
@@ -263,6 +263,8 @@ def test_repeated_and_shared_prompts_try_the_same_rows_once(tmp_path, monkeypatc
   assert not plan_report.run({'tiny': DECODER}, settings(objective=Objective(kl=0.0)), cases, tmp_path)
   rows = json.loads((tmp_path / 'plan.json').read_text())
   assert len(compiled) == len(rows) and ('8x1', 1) in compiled
+  told = [line for line in capsys.readouterr().out.splitlines() if line.startswith('tiny cpu:8 ')]
+  assert len(told) == len(rows)
 
 
 def test_a_report_keeps_what_it_said_of_others(tmp_path, monkeypatch, verdict):
