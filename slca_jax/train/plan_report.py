@@ -33,7 +33,7 @@ def run(
   *,
   every: bool = False,
 ) -> bool:
-  """Whether all (model, topology, shared) cases fit as asked; prints each verdict once and writes plan.json and plan.md.
+  """Whether all (model, topology, shared) cases fit as asked. Prints each verdict once; writes plan.json and plan.md.
 
   What plan.json of the folder says of the same candidate is taken over instead of compiling it again.
   """
