@@ -8,10 +8,11 @@ import dataclasses
 import difflib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import ml_collections
+from ml_collections import config_dict
 
 from slca_jax.errors import ConfigError
 
@@ -23,10 +24,7 @@ def defaults(cls: type) -> Any:
 
   Typed as Any: type checkers cannot see its keys, `build` checks them.
   """
-  out = ml_collections.ConfigDict()
-  for field in dataclasses.fields(cls):
-    out[field.name] = _plain(_default(cls, field))
-  return out
+  return _plain_group(cls, lambda field: _default(cls, field))
 
 
 def build(cls: type[Built], config: Mapping[str, Any], *, path: str = 'config') -> Built:
@@ -90,18 +88,27 @@ def _completed(default: Any, value: Any) -> Any:
   return whole | {key: _completed(whole.get(key), part) for key, part in value.items()}
 
 
-def _plain(value: Any) -> Any:
-  if dataclasses.is_dataclass(value) and not isinstance(value, type):
-    return defaults_of(value)
-  return value
-
-
 def defaults_of(instance: Any) -> ml_collections.ConfigDict:
   """A ConfigDict with the values that a dataclass instance holds."""
-  out = ml_collections.ConfigDict()
-  for field in dataclasses.fields(instance):
-    out[field.name] = _plain(getattr(instance, field.name))
+  return _plain_group(type(instance), lambda field: getattr(instance, field.name))
+
+
+def _plain_group(cls: type, value_of: Callable[[dataclasses.Field], Any]) -> ml_collections.ConfigDict:
+  hints, out = typing.get_type_hints(cls), ml_collections.ConfigDict()
+  for field in dataclasses.fields(typing.cast(Any, cls)):
+    value = value_of(field)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+      value = defaults_of(value)
+    # Of a bare None nobody knows what a text on the command line would have to become.
+    out[field.name] = _absent(hints[field.name]) if value is None else value
   return out
+
+
+def _absent(hint: Any) -> Any:
+  """None that remembers which type of value may take its place."""
+  kinds = {type(typing.get_args(arg)[0]) if typing.get_args(arg) else arg for arg in typing.get_args(hint)}
+  kinds &= {int, float, str}
+  return config_dict.placeholder(*kinds) if len(kinds) == 1 else None
 
 
 def _convert(hint: Any, value: Any, path: str) -> Any:

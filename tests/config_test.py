@@ -52,6 +52,15 @@ def test_defaults_build_back_to_the_same():
   assert as_dict(Outer())['inner'] == {'rate': 0.5, 'kind': 'a'}
 
 
+def test_settings_that_are_none_keep_their_type_for_the_command_line():
+  known = defaults(Outer)
+  assert known.cap is None and known.get_type('cap') is float
+  known.cap = 2
+  assert build(Outer, known).cap == 2.0
+  with pytest.raises(TypeError):
+    known.cap = 'much'
+
+
 @pytest.mark.parametrize(
   ('change', 'says'),
   [

@@ -165,7 +165,15 @@ def test_every_estimator_has_a_config_and_its_options_stand_at_their_defaults():
       ['--config=configs/rl.py:slca', '--config.group_sise=4'],
       "ConfigError: --config.group_sise=4: 'group_sise' is not a setting; did you mean 'group_size'?",
     ),
-    (['--config=configs/rl.py:slca', '--config.group_size=many'], 'group_size'),
+    (
+      ['--config=configs/rl.py:slca', '--config.group_size=many'],
+      'ConfigError: --config.group_size=many: it takes a whole number',
+    ),
+    (
+      ['--config=configs/rl.py:slca', '--config.batching.lengths=(256,'],
+      'ConfigError: --config.batching.lengths=(256,: it takes values in brackets',
+    ),
+    (['--config=configs/rl.py:slca', '--config.steps.x=3'], "--config.steps.x: 'steps' is no group of settings"),
     (['--config=configs/rl.py:slca', '--config.group_size=1'], 'ConfigError: config: group_size is 1'),
     (
       ['--config=configs/rl.py:sclca'],
