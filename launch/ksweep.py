@@ -1,8 +1,11 @@
 """Writes tasks with candidate sets of K tools, random and hard, and how long their prompts are.
 
 python launch/ksweep.py --config=configs/ksweep.py --config.input=TASKS.jsonl --config.pool=MORE_TOOLS.jsonl
+
+All settings: slca_jax/data/ksweep_run.py.
 """
 
+import pathlib
 import sys
 
 from absl import app, logging
@@ -10,7 +13,7 @@ from ml_collections import config_flags
 from overrides import parsed
 
 from slca_jax.chat.template import load_template
-from slca_jax.config import build
+from slca_jax.config import build, require
 from slca_jax.data.ksweep_run import KSweepConfig, run
 from slca_jax.errors import Refused
 
@@ -24,6 +27,7 @@ def main(arguments: list[str]) -> None:
   logging.set_verbosity(logging.WARNING)
   try:
     config = build(KSweepConfig, _CONFIG.value)
+    require(pathlib.Path(config.input).is_file(), f'input is {config.input!r}; there is no such file of tasks')
     template = load_template(config.template, options=config.template_options)
     measure = lambda task: template.prompt_length(task.messages, task.tools)
     print(run(config, measure=measure, embed=lambda texts: _embedder(config)(texts)), end='')

@@ -42,7 +42,10 @@ def make_mesh(*, data: int = 1, fsdp: int = -1, tensor: int = 1, devices: Sequen
   if -1 in sizes:
     sizes[sizes.index(-1)] = max(1, len(devices) // math.prod(size for size in sizes if size != -1))
   named = dict(zip(AXES, sizes, strict=True))
-  require(math.prod(sizes) == len(devices), f'a mesh of {named} does not use exactly {len(devices)} devices')
+  require(
+    math.prod(sizes) == len(devices),
+    f'a mesh of {named} does not use exactly {len(devices)} devices; one axis may be -1, which takes what is left',
+  )
   try:
     grid = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
   except (AssertionError, NotImplementedError, ValueError) as error:

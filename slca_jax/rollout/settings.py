@@ -102,7 +102,7 @@ class LocalEngine:
     for name in ('slots', 'siblings', 'prefill_chunk', 'turn_chunk', 'prefill_rows', 'decode_block', 'stop_ids'):
       require(getattr(self, name) > 0, f'{name} is {getattr(self, name)}; it must be positive')
     require(self.context >= 2, f'context is {self.context}; a prompt and its sample need at least 2')
-    require(self.own is None or 0 < self.own <= self.context, f'own is {self.own}; it lies between 1 and the context')
+    require(self.own is None or 0 < self.own <= self.context, f'own is {self.own}; it is 1 to context, {self.context}')
     require(
       self.stems > 0 and self.stems * self.siblings >= self.slots,
       f'{self.stems} prompts × {self.siblings} siblings seat fewer than {self.slots} slots; raise one of them',

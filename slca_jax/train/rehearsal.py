@@ -130,6 +130,8 @@ def _open(task: Task, config: RLConfig) -> None:
   try:
     with contextlib.closing(worlds.opener(config.environment)(task, 0)) as world:
       missing = [part for part in ('tools', 'step', 'close') if not hasattr(world, part)]
+  except ConfigError:  # no such file, or none of that name in it
+    raise
   except Exception as error:
     raise ConfigError(f'{name}; task {task.id} cannot be opened and closed: {own.told(error)}') from error
   require(not missing, f'{name}; the world of task {task.id} is a {type(world).__name__} without {missing}')

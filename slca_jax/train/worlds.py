@@ -46,6 +46,7 @@ from slca_jax.train.surroundings import MARGIN
 
 WORLDS: dict[str, World] = {'market': MARKET}  # by a task's blueprint
 TAU2 = tuple(f'tau2/{name}' for name in DOMAINS)
+_LOOKED_AT = 32  # tasks whose prompts are measured before a run
 
 SeededScorer = Callable[..., Awaitable[Scores]]  # (trajectory, *, seed)
 
@@ -58,8 +59,8 @@ def read(data: TaskFiles) -> tuple[list[Task], list[Task]]:
     DataError: a line is no task.
   """
   require(bool(data.train), 'data.train is empty; give a JSONL file of tasks')
-  for path in filter(None, (data.train, data.heldout)):
-    require(pathlib.Path(path).is_file(), f'data names {path!r}; there is no such file')
+  for name, path in (('train', data.train), ('heldout', data.heldout)):
+    require(not path or pathlib.Path(path).is_file(), f'data.{name} is {path!r}; there is no such file')
   tasks = read_tasks(data.train)
   heldout = read_tasks(data.heldout) if data.heldout else []
   for path, found in ((data.train, tasks), (data.heldout, heldout)):
@@ -72,7 +73,18 @@ def read(data: TaskFiles) -> tuple[list[Task], list[Task]]:
 
 
 def require_gold(tasks: Sequence[Task], method: Method, scoring: Scoring) -> None:
-  """Raises DataError if calls are compared with gold calls that a task does not tell; () says that none is right."""
+  """Raises DataError for gold calls of tools that are not on offer, and for tasks that do not tell theirs.
+
+  The latter only where calls are compared with gold calls; () says that none is right.
+  """
+  for task in tasks:
+    offered = {tool.name for tool in task.tools}
+    foreign = next((call.name for step in task.gold for call in step if call.name not in offered), None)
+    if foreign and (offered or task.blueprint is None):  # without tools of its own it has those of its world
+      raise DataError(
+        f'task {task.id}: a gold call is of {foreign!r}, which is not on offer ({", ".join(sorted(offered))[:200]}); '
+        'no rollout can make it, so add the tool to the task or leave the task out'
+      )
   unknown = [task.id for task in tasks if task.meta.get(GOLD) == UNKNOWN]
   if unknown and needs_gold(method.rewards, scoring):
     raise DataError(
@@ -82,10 +94,10 @@ def require_gold(tasks: Sequence[Task], method: Method, scoring: Scoring) -> Non
     )
 
 
-def check_prompts(tasks: Sequence[Task], template: Template, *, longest: int, looked_at: int = 32) -> None:
+def check_prompts(tasks: Sequence[Task], template: Template, *, longest: int) -> None:
   """Raises DataError if all first tasks have prompts above `longest` tokens, TemplateError if none can be rendered."""
   sizes, failed = [], None
-  for task in tasks[:looked_at]:
+  for task in tasks[:_LOOKED_AT]:
     try:
       sizes.append(len(template.prompt(task.messages, task.tools)))
     except TemplateError as error:  # one such task is a group of failed rollouts

@@ -101,6 +101,15 @@ def test_tasks_that_do_not_tell_their_calls_need_a_reward_that_does_not_ask():
   require_gold(tasks, Method('grpo', protocol='mine.py:reward'), Scoring())
 
 
+def test_gold_calls_of_tools_that_are_not_on_offer_end_a_run_before_its_first_step():
+  gold = ((ToolCall('pay', {}),), (ToolCall('pai', {}),))
+  task = Task('seven', (Tool('pay', '', {'type': 'object', 'properties': {}}),), (Message('user', 'Pay.'),), gold)
+  with pytest.raises(DataError, match=r"task seven: a gold call is of 'pai', which is not on offer \(pay\)"):
+    require_gold([task], Method('slca'), Scoring())
+  require_gold([dataclasses.replace(task, gold=gold[:1])], Method('slca'), Scoring())
+  require_gold([dataclasses.replace(task, tools=(), blueprint='mcp')], Method('slca'), Scoring())  # its world's
+
+
 def test_a_world_that_nobody_offers_is_named_with_the_settings_that_would():
   task = Task('trip', (), (Message('user', 'Hello'),), blueprint='mcp')
   with pytest.raises(EnvironmentFailure, match=r"lives in 'mcp'.*environment\.mcp starts"):
