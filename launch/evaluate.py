@@ -3,6 +3,8 @@
 python launch/evaluate.py --config=configs/evaluate.py --config.model.path=MODEL --config.tasks=heldout.jsonl
 python launch/evaluate.py --compare=runs/evaluate_a,runs/evaluate_b
 python launch/evaluate.py --average=runs/seed0,runs/seed1,runs/seed2
+
+BFCL and τ²-bench: docs/evaluation.md. All settings: slca_jax/evals/settings.py.
 """
 
 import pathlib

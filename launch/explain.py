@@ -19,10 +19,10 @@ from absl import app, flags, logging
 from slca_jax.data.show import show_record, wants_color
 from slca_jax.errors import Refused
 
-_DATA = flags.DEFINE_string('data', '', 'A data set in any format that data/formats reads.')
+_DATA = flags.DEFINE_string('data', '', 'A data set in any format that launch/prepare_data.py reads.')
 _MODEL = flags.DEFINE_string('model', '', 'Checkpoint whose tokenizer and chat template show the tokens.')
 _INDEX = flags.DEFINE_integer('index', 0, 'Which record, from 0.', lower_bound=0)
-_ROLLOUT = flags.DEFINE_string('rollout', '', 'Which rollout to print: step.group.rollout, as the report counts.')
+_ROLLOUT = flags.DEFINE_string('rollout', '', 'Which rollout to print: step.group.rollout; groups count from 0.')
 _ROLLOUTS = flags.DEFINE_integer('rollouts', 1000, 'About how many rollouts the report holds.', lower_bound=1)
 _STEPS = flags.DEFINE_list('steps', [], 'Steps that they come from; spread evenly if none are given.')
 flags.register_validator('steps', lambda steps: all(map(str.isdecimal, steps)), 'steps are numbers, commas between')

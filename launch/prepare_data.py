@@ -3,7 +3,7 @@
 python launch/prepare_data.py --config=configs/data.py:toucan --config.input=… --config.output=runs/data/toucan
 
 Writes dialogues_train.jsonl (for train_sft.py), tasks_train.jsonl (for train_rl.py), both also as _heldout, report.json
-and report.md. The same command again resumes.
+and report.md. The same command again resumes. Formats: configs/data.py; all settings: slca_jax/data/settings.py.
 """
 
 import sys

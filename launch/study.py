@@ -2,6 +2,8 @@
 
 python launch/study.py --config=configs/study.py [--config.select='bias*/slca/*' --config.jobs=2]
 python launch/study.py --config=configs/study.py --tables   # of what is finished, without making anything
+
+Kinds of studies: configs/study.py; all settings: slca_jax/evals/study_settings.py.
 """
 
 import sys

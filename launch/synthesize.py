@@ -2,7 +2,8 @@
 
 python launch/synthesize.py --config=configs/toolverse.py --config.schemas=SCHEMAS
 
-With --config.teacher.model.path=CHECKPOINT a teacher tries every task that replays; see `train/teacher_settings.py`.
+With --config.teacher.model.path=CHECKPOINT a teacher tries every task that replays. What may be asked for:
+configs/toolverse.py; all settings: slca_jax/train/teacher_settings.py and slca_jax/toolverse/run.py.
 """
 
 import sys

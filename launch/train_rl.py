@@ -2,6 +2,8 @@
 
 python launch/train_rl.py --config=configs/rl.py:slca --config.model.path=MODEL --config.data.train=TASKS.jsonl
 
+All settings: RLConfig in slca_jax/train/settings.py.
+
 On several hosts each runs it, with --coordinator=auto, or --coordinator=HOST:PORT --processes=N --process=I.
 """
 

@@ -2,6 +2,8 @@
 
 python launch/train_sft.py --config=configs/sft.py --config.model.path=MODEL --config.data.train=DIALOGUES.jsonl
 
+All settings: SFTConfig in slca_jax/train/settings.py.
+
 On several hosts each runs it, with --coordinator=auto, or --coordinator=HOST:PORT --processes=N --process=I.
 """
 

@@ -19,7 +19,7 @@ def rollout_text(run: pathlib.Path, name: str, *, color: bool = False, width: in
   """The text of one stored rollout.
 
   Args:
-    name: step, group and rollout as the report shows them, such as 12.3.1; rollouts count from 1.
+    name: step, group and rollout as the report shows them, such as 12.3.1; groups count from 0, rollouts from 1.
     color: with escape sequences; otherwise ⟦ ⟧ stand around what is learned.
     width: characters that a line of the terminal holds, 0 if it does not matter.
 
@@ -31,10 +31,14 @@ def rollout_text(run: pathlib.Path, name: str, *, color: bool = False, width: in
     raise DataError(f'rollout is {name!r}; it takes step.group.rollout, as in 1.0.1')
   step, group, place = map(int, parts)
   settings = settings_of(run)
-  siblings = [one for one in sampled_in(run, steps=(step,), most=1 << 30) if one.trajectory.group == group]
+  sampled = list(sampled_in(run, steps=(step,), most=1 << 30))
+  groups = sorted({one.trajectory.group for one in sampled})
+  if group not in groups:
+    raise DataError(f'step {step} has no group {group}; its groups are {", ".join(map(str, groups)) or "none"}')
+  siblings = [one for one in sampled if one.trajectory.group == group]
   at = next((i for i, one in enumerate(siblings) if one.trajectory.index == place - 1), None)
   if at is None:
-    known = ', '.join(str(one.trajectory.index + 1) for one in siblings) or 'none'
+    known = ', '.join(str(one.trajectory.index + 1) for one in siblings)
     raise DataError(f'step {step} has no rollout {place} in group {group}; the rollouts there are {known}')
   methods = credits_of(siblings, settings)
   kinds = segments_of([one.trajectory for one in siblings], unfinished=settings.objective.unfinished)[at]

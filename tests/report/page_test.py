@@ -127,5 +127,7 @@ def test_a_rollout_is_printed_with_its_advantages_and_reasons(tmp_path):
   assert 'replaced by the penalty' in rollout_text(tmp_path, '1.1.3', color=True)
   with pytest.raises(ValueError, match='the rollouts there are 1, 2, 3, 4'):
     rollout_text(tmp_path, '1.0.9')
+  with pytest.raises(ValueError, match='step 1 has no group 7; its groups are 0, 1'):
+    rollout_text(tmp_path, '1.7.1')
   with pytest.raises(ValueError, match=r'step\.group\.rollout'):
     rollout_text(tmp_path, 'first')
