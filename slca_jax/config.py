@@ -108,7 +108,7 @@ def _absent(hint: Any) -> Any:
   """None that remembers which type of value may take its place."""
   kinds = {type(typing.get_args(arg)[0]) if typing.get_args(arg) else arg for arg in typing.get_args(hint)}
   kinds &= {int, float, str}
-  return config_dict.placeholder(*kinds) if len(kinds) == 1 else None
+  return config_dict.placeholder(kinds.pop()) if len(kinds) == 1 else None
 
 
 def _convert(hint: Any, value: Any, path: str) -> Any:
