@@ -12,7 +12,7 @@ from slca_jax.config import as_dict, require
 from slca_jax.data.sft import Example, select
 from slca_jax.data.tasks import read_dialogues
 from slca_jax.dialogue import Dialogue
-from slca_jax.errors import ConfigError, Diverged, HostFailure
+from slca_jax.errors import Diverged, HostFailure
 from slca_jax.nn import hosts, weights
 from slca_jax.train import metrics, optimizer, policy
 from slca_jax.train.checkpoint import Checkpoints, record_of
@@ -192,9 +192,8 @@ def learned(numbers: metrics.Numbers, config: SFTConfig) -> bool:
 
 def _read(config: SFTConfig) -> tuple[list[Dialogue], list[Dialogue]]:
   require(bool(config.data.train), 'data.train is empty; give a JSONL file of dialogues')
-  for path in filter(None, (config.data.train, config.data.heldout)):
-    if not pathlib.Path(path).is_file():
-      raise ConfigError(f'data names {path!r}; there is no such file')
+  for name, path in (('train', config.data.train), ('heldout', config.data.heldout)):
+    require(not path or pathlib.Path(path).is_file(), f'data.{name} is {path!r}; there is no such file')
   read = lambda path: [select(dialogue, config.learned) for dialogue in read_dialogues(path)] if path else []
   if config.data.encoded:  # read one by one where they are encoded
     return [], read(config.data.heldout)
