@@ -2,8 +2,10 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from slca_jax.errors import DataError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,6 +91,15 @@ class Dialogue:
   tools: tuple[Tool, ...]
   messages: tuple[Message, ...]
   context: int | None = None
+
+
+def check_context(roles: Sequence[str], context: Any) -> None:
+  """Raises DataError unless `context` leading messages of these roles can be the prompt of a demonstration."""
+  whole = isinstance(context, int) and not isinstance(context, bool) and 0 < context < len(roles)
+  if not whole or roles[context] != 'assistant' or roles[context - 1] == 'assistant':
+    raise DataError(
+      f'context is {context!r}; it counts the leading messages that the assistant answers, the roles are {roles}'
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

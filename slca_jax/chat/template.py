@@ -13,8 +13,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from slca_jax.chat.calls import render
-from slca_jax.dialogue import Message, Observation, Tool, ToolCall
+from slca_jax.chat.calls import parse, render
+from slca_jax.dialogue import Message, Observation, Tool, ToolCall, check_context
 from slca_jax.errors import DataError, TemplateError
 
 _MARK = 'ZQassistantQZ'  # stands for what was sampled while the template writes around it
@@ -23,6 +23,7 @@ _TOOL = Tool('probe_tool', 'probe', {'type': 'object', 'properties': {'key': {'t
 _CALLS = (ToolCall('probe_tool', {'key': 'zqcall1'}), ToolCall('probe_tool', {'key': 'zqcall2'}))
 _SEEN = (Message('tool', 'zqseen1'), Message('tool', 'zqseen2'))
 _CACHED = 512
+_CUT = '\n[...]\n'  # stands for the middle of an observation that is too long
 _CHARS_PER_TOKEN = 16  # generous; only bounds how much of a huge observation is encoded at all
 
 _INTRODUCTION = """# Functions
@@ -52,7 +53,7 @@ class Template:
   Attributes:
     stop_ids: ids that end an assistant turn; the first one is the template's own.
     vocab_size: one more than the largest id that has a text.
-    native: the chat template knows tools; if not, tools stand in the system message and results in a user message.
+    native: the chat template has tools and calls that rollouts read; if not, tools and results are text of messages.
   """
 
   def __init__(self, tokenizer: Any, *, options: Mapping[str, Any] | None = None, stop_ids: Sequence[int] = ()):
@@ -65,12 +66,17 @@ class Template:
     self._backend: Any = getattr(tokenizer, 'backend_tokenizer', None)
     if self._backend is None:
       raise TemplateError(f'{type(tokenizer).__name__} is no fast tokenizer; save it with a tokenizer.json')
+    # Both stand in the file of a tokenizer that somebody trained with, and would cut or fill what is encoded here.
+    self._backend.no_truncation()
+    self._backend.no_padding()
     if not tokenizer.chat_template and 'chat_template' not in (options or {}):
       raise TemplateError(
         'the tokenizer has no chat template; take the one of its family that follows instructions, or give a template '
         "as model.template={'chat_template': '…'}"
       )
     self._options = dict(options or {})
+    if 'date_string' in str(self._options.get('chat_template', tokenizer.chat_template)):
+      self._options.setdefault('date_string', '26 Jul 2024')  # Llama 3.1's; 3.2 writes today's: prompts would change
     self._known = frozenset(tokenizer.get_vocab().values())
     self.vocab_size = max(self._known) + 1
     self._encode = functools.lru_cache(_CACHED)(self._encode_text)
@@ -80,7 +86,7 @@ class Template:
         'vocab.json and merges.txt'
       )
     self._reply = functools.lru_cache(_CACHED)(self._after)
-    self.native = _TOOL.name in self._apply([{'role': 'user', 'content': 'question'}], (_TOOL,), True)
+    self.native = self._has_tools()
     self._header = self._text([_QUESTION], (), generate=True)
     self._end = self._find_end()
     self._check()
@@ -129,12 +135,14 @@ class Template:
         assistant messages are learnable unless they say otherwise, everything between them is not.
 
     Raises:
-      DataError: the dialogue does not end with an assistant message, or two of them stand next to each other.
+      DataError: the dialogue does not end with an assistant message, two of them stand next to each other, or the
+        context does not end where one begins.
     """
     roles = [message.role for message in messages]
     if not roles or roles[-1] != 'assistant':
       raise DataError(f'a demonstration ends with an assistant message; the roles here are {roles}')
     context = roles.index('assistant') if context is None else context
+    check_context(roles, context)
     pieces, pending = [Piece(self.prompt(messages[:context], tools), False)], []
     for index, message in enumerate(messages[context:], context):
       if message.role != 'assistant':
@@ -188,7 +196,7 @@ class Template:
     """How many of the ids have no text: padding of the vocabulary, or beyond it."""
     return sum(token not in self._known for token in ids)
 
-  def cut_observation(self, text: str, max_tokens: int, *, marker: str = '\n[...]\n') -> str:
+  def cut_observation(self, text: str, max_tokens: int) -> str:
     """`text` if it has at most `max_tokens` tokens, else as much of its head and tail as fits around a marker.
 
     At most 32 · max_tokens characters are looked at, so a huge observation costs no more than a long one.
@@ -200,10 +208,10 @@ class Template:
     head = self._spans(text[:window] if huge else text)
     tail = self._spans(text[-window:]) if huge else head
     start = len(text) - window if huge else 0
-    keep = max_tokens - len(self._encode(marker))
+    keep = max_tokens - len(self._encode(_CUT))
     while keep > 0:
       first, last = head[: (keep + 1) // 2], tail[len(tail) - keep // 2 :]
-      cut = text[: first[-1][1]] + marker + (text[start + last[0][0] :] if last else '')
+      cut = text[: first[-1][1]] + _CUT + (text[start + last[0][0] :] if last else '')
       over = len(self._encode_text(cut)) - max_tokens  # tokens next to the cuts can come out differently
       if over <= 0:
         return cut
@@ -235,6 +243,20 @@ class Template:
     except Exception as error:  # a template is somebody's program: anything may come out of it
       roles = [message['role'] for message in messages]
       raise TemplateError(f'the chat template failed on roles {roles}: {type(error).__name__}: {error}') from error
+
+  def _has_tools(self) -> bool:
+    """Whether tools and calls can be left to the chat template."""
+    asked = _native(_QUESTION)
+    if _TOOL.name not in self._apply([asked], (_TOOL,), True):
+      return False
+    try:
+      text = self._apply([asked, _native(Message('assistant', 'words', _CALLS))], (_TOOL,), False)
+    except TemplateError as error:  # Llama 3.1 refuses two calls at once
+      text = str(error)
+    if parse(text.rpartition(_QUESTION.content)[2]).calls == _CALLS:
+      return True
+    logging.warning('tools, calls and results become text: the chat template writes no <tool_call>: %r', text[-150:])
+    return False
 
   def _find_end(self) -> str:
     """The text of the token that ends an assistant turn."""

@@ -12,11 +12,12 @@ from typing import Any, Generic, TypeVar
 
 from slca_jax.chat.schema import compile_tool
 from slca_jax.data.remembered import Remembered
-from slca_jax.dialogue import Dialogue, Message, Task, Tool, ToolCall
+from slca_jax.dialogue import Dialogue, Message, Steps, Task, Tool, ToolCall, check_context
 from slca_jax.errors import DataError
 
 Item = TypeVar('Item')
 Record = TypeVar('Record', Task, Dialogue)
+_ROLES = frozenset(('system', 'user', 'assistant', 'tool'))
 _NO_CALLS = '[]'  # most messages; files of a million rows are worth the comparison
 _ENCODER = json.JSONEncoder(ensure_ascii=False)  # `json.dumps` would make one for each text
 
@@ -142,11 +143,11 @@ def task_from_json(record: dict[str, Any]) -> Task:
     id=str(record['id']),
     tools=_tools_from_json(record['tools']),
     messages=_messages_from_json(messages),
-    gold=tuple(tuple(_call_from_json(call) for call in step) for step in json.loads(record['gold'])),
-    answer=record.get('answer'),
+    gold=_gold_from_json(record['gold']),
+    answer=_string_or_none(record.get('answer'), 'answer'),
     facts=_strings(record.get('facts') or [], 'facts'),
-    blueprint=record.get('blueprint'),
-    meta=json.loads(record.get('meta') or '{}'),
+    blueprint=_string_or_none(record.get('blueprint'), 'blueprint'),
+    meta=_meta_from_json(record.get('meta') or '{}'),
   )
 
 
@@ -165,7 +166,10 @@ def dialogue_from_json(record: dict[str, Any]) -> Dialogue:
   messages = _messages_from_json(record['messages'])
   if not messages or messages[-1].role != 'assistant':
     raise ValueError('a demonstration ends with an assistant message')
-  return Dialogue(str(record['id']), _tools_from_json(record['tools']), messages, record.get('context'))
+  context = record.get('context')
+  if context is not None:
+    check_context([message.role for message in messages], context)
+  return Dialogue(str(record['id']), _tools_from_json(record['tools']), messages, context)
 
 
 def _messages_to_json(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -185,7 +189,20 @@ def _message_from_json(record: dict[str, Any]) -> Message:
   learn = record.get('learn')  # null where a reader gave the key to every message
   if learn is not None and not isinstance(learn, bool):
     raise TypeError(f'learn is {learn!r}; it is true or false')
-  return Message(record['role'], record['content'], _calls_from_json(record.get('calls') or '[]'), learn is not False)
+  role, content, calls = record['role'], record['content'], _calls_from_json(record.get('calls') or _NO_CALLS)
+  if role not in _ROLES:  # templates leave out whom they do not know
+    raise ValueError(f'the role is {role!r}; it is system, user, assistant or tool')
+  if not isinstance(content, str):
+    raise TypeError(f'the content of the {role} is {str(content)[:80]!r}; it must be a string')
+  if calls and role != 'assistant':
+    raise ValueError(f'{calls[0].name!r} is called by the {role}; calls stand on messages of the assistant')
+  return Message(role, content, calls, learn is not False)
+
+
+def _string_or_none(value: Any, what: str) -> str | None:
+  if value is not None and not isinstance(value, str):
+    raise TypeError(f'{what} is {str(value)[:80]!r}; it must be a string')
+  return value
 
 
 def _strings(values: Any, what: str) -> tuple[str, ...]:
@@ -199,7 +216,11 @@ def _tools_to_json(tools: Sequence[Tool]) -> str:
 
 
 def _tools_from_json(text: str) -> tuple[Tool, ...]:
-  return tuple(Tool(**tool) for tool in json.loads(text))
+  tools = tuple(Tool(**tool) for tool in json.loads(text))
+  for tool in tools:
+    if not (isinstance(tool.name, str) and isinstance(tool.description, str) and isinstance(tool.parameters, dict)):
+      raise TypeError(f'{str(tool)[:80]} needs a name and a description, both strings, and an object of parameters')
+  return tools
 
 
 def _tool_to_json(tool: Tool) -> dict[str, Any]:
@@ -222,7 +243,23 @@ def _call_to_json(call: ToolCall) -> dict[str, Any]:
 def _call_from_json(record: dict[str, Any]) -> ToolCall:
   if not isinstance(record['arguments'], dict):
     raise TypeError(f'arguments of {record["name"]!r} are {record["arguments"]!r}; they must be an object')
+  if not isinstance(record['name'], str):
+    raise TypeError(f'the name of a call is {record["name"]!r}; it must be a string')
   return ToolCall(record['name'], record['arguments'])
+
+
+def _gold_from_json(text: str) -> Steps:
+  steps = json.loads(text)
+  if not isinstance(steps, list) or not all(isinstance(step, list) for step in steps):
+    raise TypeError(f'gold is {text[:80]!r}; it must be a list of steps, each a list of calls')
+  return tuple(tuple(map(_call_from_json, step)) for step in steps)
+
+
+def _meta_from_json(text: str) -> dict[str, Any]:
+  meta = json.loads(text)
+  if not isinstance(meta, dict):
+    raise TypeError(f'meta is {text[:80]!r}; it must be an object')
+  return meta
 
 
 def _calls_to_json(calls: Sequence[ToolCall]) -> str:

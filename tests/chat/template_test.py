@@ -6,6 +6,7 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from slca_jax.chat.calls import parse
 from slca_jax.chat.template import Template, describe, load_template
 from slca_jax.dialogue import Message, Observation, Tool, ToolCall
 from slca_jax.errors import DataError, TemplateError
@@ -22,7 +23,7 @@ _WORD_TEMPLATE = """{%- if tools %}<|im_start|>system
 {% endif %}<r>{{ m.content }}</r>{% if loop.last or loop.nextitem.role != 'tool' %}<|im_end|>
 {% endif %}
 {%- else %}<|im_start|>{{ m.role }}
-{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments.key }}{% endfor %}<|im_end|>
+{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>
 {% endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
@@ -79,6 +80,7 @@ _SMOL_TEMPLATE = (
 WEATHER = Tool('get_weather', 'Weather of a city.', {'type': 'object', 'properties': {'city': {'type': 'string'}}})
 ASK = Message('user', 'Weather in Zürich and Lyon?')
 PAIR = (ToolCall('get_weather', {'city': 'Zürich'}), ToolCall('get_weather', {'city': 'Lyon'}))
+CALLING, SEEN = Message('assistant', 'Looking.', PAIR), (Message('tool', 'sunny'), Message('tool', 'rain'))
 
 
 def word_tokenizer(template=_WORD_TEMPLATE):
@@ -191,6 +193,33 @@ def test_template_without_tools_gets_the_same_dialogue_as_text():
   assert template.decode(template.turn(Message('assistant', 'Looking.', PAIR)), stops=True) == _said(PAIR)
 
 
+@pytest.mark.parametrize(
+  'change',
+  [
+    ('{%- for c in m.tool_calls or [] %}', '{%- for c in [] %}'),
+    ('<tool_call>\n{"name"', '[TOOL] {"name"'),
+    ('"arguments":', '"parameters":'),
+    ("{%- elif m.role == 'assistant' %}", "{%- elif m.tool_calls %}{{ raise_exception('one at once') }}\n"
+     "{%- elif m.role == 'assistant' %}"),
+  ],
+)  # fmt: skip
+def test_calls_that_a_template_writes_as_no_rollout_reads_them_are_blocks_of_text(change, caplog):
+  template = Template(byte_tokenizer(_QWEN_TEMPLATE.replace(*change)))
+  assert not template.native and 'results become text' in caplog.text
+  prompt, turn, reply, _ = template.dialogue([ASK, CALLING, *SEEN, Message('assistant', 'Fine.')], [WEATHER])
+  assert parse(template.decode(turn.tokens)).calls == PAIR
+  assert 'get_weather' in template.decode(prompt.tokens)
+  assert template.decode(reply.tokens).count('<tool_response>') == 2
+  assert Template(byte_tokenizer()).native
+
+
+def test_prompts_do_not_change_with_the_day():
+  dated = "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+  dated += '<|im_start|>system\n{{ date_string }}<|im_end|>\n' + _SMOL_TEMPLATE
+  prompt = lambda **options: (made := Template(byte_tokenizer(dated), options=options)).decode(made.prompt([ASK]))
+  assert '26 Jul 2024' in prompt() and '1 May 2026' in prompt(date_string='1 May 2026')
+
+
 def test_history_in_context_is_not_learnable():
   template = Template(byte_tokenizer())
   messages = [ASK, Message('assistant', 'Sunny.'), Message('user', 'Sure?'), Message('assistant', 'Yes.')]
@@ -206,6 +235,12 @@ def test_history_in_context_is_not_learnable():
 def test_dialogue_that_is_no_demonstration_is_refused(roles):
   with pytest.raises(DataError, match='assistant'):
     Template(byte_tokenizer()).dialogue([Message(role, 'x') for role in roles])
+
+
+@pytest.mark.parametrize('context', [0, 1, 3])
+def test_context_ends_where_the_assistant_begins(context):
+  with pytest.raises(DataError, match=f'context is {context}'):
+    Template(byte_tokenizer()).dialogue([ASK, ASK, Message('assistant', 'Sunny.')], context=context)
 
 
 def test_ids_without_a_text_are_shown_and_counted():
@@ -247,7 +282,6 @@ def test_lone_surrogate_in_an_observation_is_no_crash():
     ("{% for m in messages if m.role != 'assistant' %}{{ m.content }}{% endfor %}", 'leaves out'),
     (_QWEN_TEMPLATE.replace('{{ m.content }}\n</tool_response>', '</tool_response>'), r"\['zqseen1', 'zqseen2'\]"),
     (_SMOL_TEMPLATE.replace("'<|im_end|>' + ", ''), 'no special token'),
-    (_QWEN_TEMPLATE.replace('{%- for c in m.tool_calls or [] %}', '{%- for c in [] %}'), 'loses or reorders'),
   ],
 )
 def test_template_that_cannot_serve_rollouts_is_refused_at_once(template, why):
@@ -262,6 +296,17 @@ def test_loads_a_saved_folder_with_every_eos_of_its_generation_config(tmp_path):
   assert load_template(tmp_path).stop_ids == (2, 0)
   with pytest.raises(TemplateError, match='nowhere'):
     load_template(tmp_path / 'nowhere')
+
+
+def test_what_a_tokenizer_was_once_cut_and_filled_to_does_not_touch_what_is_encoded(tmp_path):
+  tokenizer, dialogue = byte_tokenizer(), [Message('user', 'sunny rain ' * 20)]
+  tokenizer.pad_token = '<|endoftext|>'
+  prompt = Template(tokenizer).prompt(dialogue)
+  for padding in (False, 'max_length'):
+    tokenizer('Lyon', truncation=True, max_length=32, padding=padding)  # as training scripts do before they save it
+    tokenizer.save_pretrained(tmp_path)
+    assert '"max_length": 32' in (tmp_path / 'tokenizer.json').read_text()
+    assert load_template(tmp_path).prompt(dialogue) == prompt and len(prompt) > 32
 
 
 def test_folder_that_lost_its_words_is_refused_though_special_tokens_are_known(tmp_path):

@@ -2,6 +2,8 @@
 
 import collections
 import dataclasses
+import json
+import re
 
 import pytest
 
@@ -87,6 +89,41 @@ def test_task_whose_calls_could_not_be_checked_is_refused_when_it_is_read(tmp_pa
   with pytest.raises(DataError, match=r't\.jsonl:2') as caught:
     files.read_tasks(tmp_path / 't.jsonl')
   assert says in str(caught.value)
+
+
+_ASKED = {'role': 'user', 'content': 'q'}
+_SAID = {'role': 'assistant', 'content': 'a'}
+
+
+@pytest.mark.parametrize(
+  ('fields', 'says'),
+  [
+    ({'messages': [{'role': 'function', 'content': '42'}, _ASKED]}, "role is 'function'"),
+    ({'messages': [{'role': 'user', 'content': None}]}, 'content of the user is'),
+    ({'messages': [{**_ASKED, 'calls': '[{"name": "f", "arguments": {}}]'}]}, "'f' is called by the user"),
+    ({'gold': '[{"name": "f", "arguments": {}}]'}, 'list of steps'),
+    ({'gold': '[[{"name": 3, "arguments": {}}]]'}, 'name of a call is 3'),
+    ({'answer': 3}, "answer is '3'"),
+    ({'meta': '[]'}, "meta is '[]'"),
+    ({'tools': '[{"name": "f", "description": null, "parameters": {}}]'}, 'both strings'),
+  ],
+)
+def test_field_of_another_type_is_refused_where_it_stands(tmp_path, fields, says):
+  record = {'id': 'a', 'tools': '[]', 'messages': [_ASKED], 'gold': '[]'} | fields
+  (tmp_path / 't.jsonl').write_text(json.dumps(record) + '\n')
+  with pytest.raises(DataError, match=f't.jsonl:1: .*{re.escape(says)}'):
+    files.read_tasks(tmp_path / 't.jsonl')
+
+
+@pytest.mark.parametrize('context', [0, -1, 3, 4, '1', True])
+@pytest.mark.parametrize('messages', [[_ASKED, _ASKED, _SAID], [_ASKED, _SAID, _SAID]])
+def test_context_ends_where_the_assistant_begins(tmp_path, messages, context):
+  record = {'id': 'a', 'tools': '[]', 'messages': messages, 'context': context}
+  (tmp_path / 'd.jsonl').write_text(json.dumps(record) + '\n')
+  with pytest.raises(DataError, match=f'd.jsonl:1: .*context is {context!r}'):
+    files.read_dialogues(tmp_path / 'd.jsonl')
+  (tmp_path / 'd.jsonl').write_text(json.dumps(record | {'context': 2 if messages[1] == _ASKED else 1}) + '\n')
+  assert len(files.read_dialogues(tmp_path / 'd.jsonl')) == 1
 
 
 def test_id_that_occurs_twice_is_refused(tmp_path):
