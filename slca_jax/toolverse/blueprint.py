@@ -117,7 +117,11 @@ def load(folder: str | os.PathLike[str]) -> Blueprint:
       now=head.get('now', NOW),
       provenance=head.get('provenance', {}),
     )
-  except (KeyError, TypeError, AttributeError) as error:
+    if not isinstance(blueprint.name, str) or not all(map(_is_tool, blueprint.tools)):
+      raise TypeError('a name or description is no text, or parameters are no object')
+  except DataError:
+    raise
+  except (KeyError, TypeError, AttributeError, ValueError) as error:
     raise DataError(f'{folder}: a field of blueprint.json or tests.json is missing or misplaced: {error!r}') from error
   _require_sound(blueprint, str(folder))
   return blueprint
@@ -160,6 +164,10 @@ def faults(blueprint: Blueprint) -> list[str]:
     found += [f'functions.py: {fault}' for fault in _function_faults(blueprint)]
   found += [f'database.json: {fault}' for fault in _database_faults(blueprint.database)]
   return found + [f'tests.json: {fault}' for test in blueprint.tests for fault in _test_faults(test, blueprint.tool)]
+
+
+def _is_tool(tool: Tool) -> bool:
+  return isinstance(tool.name, str) and isinstance(tool.description, str) and isinstance(tool.parameters, dict)
 
 
 def _require_sound(blueprint: Blueprint, where: str) -> None:

@@ -113,11 +113,23 @@ def test_folders_that_are_none_are_refused_by_file(tmp_path):
   (tmp_path / 'tests.json').write_text('[{"name": "x"}]')
   with pytest.raises(DataError, match='missing or misplaced'):
     load(tmp_path)
+  (tmp_path / 'tests.json').write_text('[{"name": "x", "calls": [{"name": "y", "arguments": "abc"}]}]')
+  with pytest.raises(DataError, match='missing or misplaced'):
+    load(tmp_path)
   (tmp_path / 'tests.json').write_text('[')
   with pytest.raises(DataError, match=r'tests\.json: no JSON'):
     load(tmp_path)
   (tmp_path / 'blueprint.json').write_text('{"format": 2}')
   with pytest.raises(DataError, match='format is 2; this version reads 1'):
+    load(tmp_path)
+
+
+@pytest.mark.parametrize('head', [{'name': 5}, {'tools': [{'name': 'a', 'description': '', 'parameters': []}]}])
+def test_a_head_of_other_types_is_refused(head, tmp_path):
+  save(HOTEL, tmp_path)
+  path = tmp_path / 'blueprint.json'
+  path.write_text(json.dumps({**json.loads(path.read_text()), **head}))
+  with pytest.raises(DataError, match='missing or misplaced'):
     load(tmp_path)
 
 
