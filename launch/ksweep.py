@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> None:
     template = load_template(config.template, options=config.template_options)
     measure = lambda task: template.prompt_length(task.messages, task.tools)
     print(run(config, measure=measure, embed=lambda texts: _embedder(config)(texts)), end='')
-  except (FileNotFoundError, Refused) as error:
+  except (Refused, OSError) as error:
     sys.exit(f'{type(error).__name__}: {error}')
 
 

@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> None:
       write_tasks(side, output / f'tasks_{name}.jsonl')
       write_dialogues(map(bfcl.demonstrate, side), output / f'dialogues_{name}.jsonl')
     print(json.dumps({'read': len(tasks), 'train': len(sides[0]), 'heldout': len(sides[1])}))
-  except Refused as error:
+  except (Refused, OSError) as error:
     sys.exit(f'{type(error).__name__}: {error}')
 
 

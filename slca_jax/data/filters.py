@@ -22,7 +22,9 @@ _THOUGHTS = re.compile(r'<(think|thinking)>.*?</\1>', re.DOTALL)
 _TAGS = ('<tool_call>', '</tool_call>', '<think', '</think')
 _KINDS = {'missing': 'missing_argument', 'type': 'misfit_argument', 'other': 'misfit_argument'}
 _compiled = Remembered(compile_tool, most=4096)
-_controlled = Remembered(lambda tool: _CONTROL.search(f'{tool.name} {tool.description} {tool.parameters}'), most=4096)
+_controlled = Remembered[Tool, re.Match[str] | None](
+  lambda tool: _CONTROL.search(f'{tool.name} {tool.description} {tool.parameters}'), most=4096
+)
 _QUOTED = 120  # characters of what a reason quotes
 
 

@@ -18,6 +18,7 @@ _REMEDIES = {
   'misfit_argument': 'filters.arguments=False keeps calls that do not fit their tool',
   'too_long': 'a larger filters.longest keeps them',
   'unknown_tool': 'a row names its tools in `tools`, beside its messages',
+  'format.duplicate_id': 'ids are unique over all files; rows without one are numbered by file and line',
   'format.format': 'rows of any other kind can be written as `messages` and `tools`, as for OpenAI',
 }
 

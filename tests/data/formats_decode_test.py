@@ -232,6 +232,11 @@ def test_results_without_an_owner_are_refused_and_names_can_tell_it():
   assert fault(with_messages(USER, calling(*calls), *swapped, END)) == 'results'
 
 
+def test_a_result_in_tags_is_what_stands_in_them():
+  result = {'role': 'tool', 'content': '<tool_response>\n{"damp": 40}\n</tool_response>'}
+  assert one(with_messages(USER, calling(CALL), result, END)).dialogue.messages[2] == Message('tool', '{"damp": 40}')
+
+
 @pytest.mark.parametrize('ids', [('a', 'b'), (1, 2), (0, 1)])
 def test_results_stand_with_their_calls_whatever_the_ids_are(ids):
   asked = calling(CALL, {'name': 'humidity', 'arguments': {'bed': 'west'}})

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from slca_jax.data.formats.row import BadRow
-from slca_jax.data.formats.tagged import spoken
+from slca_jax.data.formats.tagged import heard, spoken
 from slca_jax.data.formats.texts import shown
 from slca_jax.data.formats.turns import Decoded, arrange, demonstration, id_of
 from slca_jax.data.formats.values import by_name, call_of, calls_of, entries, text_of, tools_of
@@ -88,12 +88,11 @@ def _said(record: Any, tools: Mapping[str, Tool]) -> Iterator[_Said]:
     message = Message('assistant', text, calls) if calls else spoken(text, tools)
     yield _Said(message if _is_learned(record) else dataclasses.replace(message, learn=False), ids)
   elif role == 'tool':
-    name = record.get('name')
-    yield _Said(
-      Message('tool', text_of(content, result=True)),
-      (id_of(record, 'tool_call_id'),),
-      name if isinstance(name, str) else '',
-    )
+    name, text = record.get('name'), text_of(content, result=True)
+    results = heard(text)  # without the tags, which templates write themselves
+    whole = len(results) > 1 or results[0].role != 'tool'
+    said = Message('tool', text) if whole else results[0]
+    yield _Said(said, (id_of(record, 'tool_call_id'),), name if isinstance(name, str) else '')
   elif role in ('system', 'user'):
     text = text_of(content)
     if text or role == 'user':
@@ -119,9 +118,9 @@ def _is_learned(record: Mapping[str, Any]) -> bool:
   weight, loss = record.get('weight'), record.get('loss')
   if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
     raise BadRow('weight', f'the weight of a message is {shown(weight)}; it is 0 (context) or 1 (learned)')
-  if loss is not None and not isinstance(loss, bool):
+  if loss is not None and loss not in (0, 1):
     raise BadRow('weight', f'the loss of a message is {shown(loss)}; it is false (context) or true (learned)')
-  return weight != 0 and loss is not False
+  return weight != 0 and loss != 0
 
 
 def _paired(said: Sequence[_Said]) -> Iterator[Message]:
