@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 import tqdm
 
-from slca_jax.data.folders import claimed, write_json
+from slca_jax.data.folders import claimed, digest_of, write_json
 from slca_jax.data.sft import Example
 from slca_jax.data.store import Arrays
 from slca_jax.dialogue import Dialogue
@@ -86,9 +86,7 @@ def encode_to(
 
 def key_of(path: str, *settings: Any) -> str:
   """A hash of a file's content and of settings, which are ready for JSON."""
-  with open(path, 'rb') as file:
-    content = hashlib.file_digest(file, 'sha256').hexdigest()
-  return hashlib.sha256(json.dumps([content, *settings], sort_keys=True).encode()).hexdigest()
+  return hashlib.sha256(json.dumps([digest_of(path), *settings], sort_keys=True).encode()).hexdigest()
 
 
 class _Writer:

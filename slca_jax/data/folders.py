@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import pathlib
@@ -29,6 +30,12 @@ def claimed(folder: pathlib.Path) -> Iterator[None]:
     except OSError:
       raise ConfigError(f'another run is writing to {folder}; wait for it or choose another output') from None
     yield
+
+
+def digest_of(path: str | os.PathLike[str]) -> str:
+  """SHA-256 of a file's content, in hexadecimal."""
+  with open(path, 'rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def write_whole(path: pathlib.Path, content: bytes) -> None:

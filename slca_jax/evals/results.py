@@ -1,14 +1,13 @@
 """Rollouts of an evaluation and what was measured of each, on disk: one folder per file of tasks and way to decode."""
 
 import collections
-import hashlib
 import json
 import pathlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from slca_jax.config import require
-from slca_jax.data.folders import write_json
+from slca_jax.data.folders import digest_of, write_json
 from slca_jax.data.store import Records, Trajectories
 from slca_jax.dialogue import Scores, Status, Trajectory
 
@@ -103,7 +102,7 @@ def remember_tasks(folder: pathlib.Path, files: Mapping[str, pathlib.Path]) -> N
   Raises:
     ConfigError: a name stood for other tasks before.
   """
-  before, now = digests(folder), {name: _digest(path) for name, path in files.items()}
+  before, now = digests(folder), {name: digest_of(path) for name, path in files.items()}
   for name, path in files.items():
     require(
       before.get(name, now[name]) == now[name],
@@ -124,8 +123,3 @@ def by_task(records: Iterable[Record], measure: str) -> dict[str, float | None]:
 def measures_in(records: Collection[Record]) -> list[str]:
   """The names of all measures that any rollout has."""
   return list(dict.fromkeys(name for record in records for name in record['measures']))
-
-
-def _digest(path: pathlib.Path) -> str:
-  with open(path, 'rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import hashlib
 import itertools
 from collections.abc import Sequence
 
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 from slca_jax import blocking, own
 from slca_jax.arrays import Rewards
 from slca_jax.config import require
+from slca_jax.data.folders import digest_of
 from slca_jax.dialogue import Observation, Parsed, Status, Task, Trajectory, Turn
 from slca_jax.envs.mcp_client import listed_tools
 from slca_jax.errors import ConfigError, EnvironmentFailure
@@ -59,12 +59,7 @@ def sources(config: RLConfig) -> tuple[str, ...]:
 
 def digests(config: RLConfig) -> dict[str, str]:
   """SHA-256 of each of `sources`, by its path."""
-
-  def digest(path: str) -> str:
-    with open(path, 'rb') as file:
-      return hashlib.file_digest(file, 'sha256').hexdigest()
-
-  return {path: digest(path) for path in sources(config)}
+  return {path: digest_of(path) for path in sources(config)}
 
 
 def imagined(task: Task, calls: bool) -> Trajectory:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 import itertools
 import json
 import logging
@@ -17,7 +16,7 @@ from typing import Any
 
 import jax
 
-from slca_jax.data.folders import claimed, write_json
+from slca_jax.data.folders import claimed, digest_of, write_json
 from slca_jax.errors import ConfigError, HostFailure
 from slca_jax.nn import hosts
 from slca_jax.train.checkpoint import same_run
@@ -189,7 +188,7 @@ def opened(folder: pathlib.Path, settings: dict[str, Any], *, data: Sequence[str
     ConfigError: another run holds it, or a setting or file differs between hosts, or from the folder's, if it holds a
       checkpoint.
   """
-  digests = {path: _digest(path) for path in data if path}
+  digests = {path: digest_of(path) for path in data if path}
   hosts.require_same('settings or data', json.dumps(settings | {'sha256': digests}, sort_keys=True, default=str))
   with contextlib.ExitStack() as held:
 
@@ -253,8 +252,3 @@ def withdraw_result(folder: pathlib.Path) -> None:
 
 def _has_begun(folder: pathlib.Path) -> bool:
   return any(path.name.isdigit() for path in (folder / 'checkpoints').glob('*'))
-
-
-def _digest(path: str) -> str:
-  with open(path, 'rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()
