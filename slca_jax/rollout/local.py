@@ -161,8 +161,8 @@ class LocalSampler:
     context, ids_X = self._options.context, np.asarray(tokens, np.int32)
     if len(ids_X) > context:
       raise SamplerError(f'the prompt has {len(ids_X)} tokens, the context {context}; shorten it or raise the context')
-    if not len(ids_X) or ids_X.min() < 0 or ids_X.max() >= self._config.padded_vocab:
-      raise SamplerError(f'a prompt needs ids from 0 to {self._config.padded_vocab - 1}, and at least one')
+    if not len(ids_X) or ids_X.min() < 0 or ids_X.max() >= self._config.vocab:
+      raise SamplerError(f'a prompt needs ids from 0 to {self._config.vocab - 1}, and at least one')
     if max_tokens < 1 or not temperature >= 0 or not 0 < top_p <= 1:
       raise SamplerError(
         f'max_tokens={max_tokens}, temperature={temperature}, top_p={top_p}; '

@@ -154,7 +154,9 @@ def tree(example: Example, place: int) -> Tree:
 def usable(
   dialogue: Dialogue | Example | None, loaded: policy.Loaded, layout: Layout, learned: Learned
 ) -> Example | None:
-  """The dialogue's ids, None if the template cannot render it, or if it fits no row or not the model's context.
+  """The dialogue's ids, None if the template cannot render it, or if it fits no row or not the model.
+
+  A model has a context, and ids of its own: a tokenizer may have more.
 
   What was encoded before is what comes back.
 
@@ -170,9 +172,13 @@ def usable(
   except (DataError, TemplateError) as error:
     logging.warning('dialogue %s is left out: %s', dialogue.id, error)
     return None
-  longest = min(layout.lengths[-1], loaded.config.context)
+  longest, vocab = min(layout.lengths[-1], loaded.config.context), loaded.config.vocab
   if example.size > longest:
     logging.warning('dialogue %s is left out: its %d tokens exceed %d', dialogue.id, example.size, longest)
+    return None
+  highest = max(example.prompt.max(), example.tokens.max())
+  if highest >= vocab:  # a look-up would take another id's, and to learn it would lower all logits without end
+    logging.warning("dialogue %s is left out: its id %d is none of the model's %d", dialogue.id, highest, vocab)
     return None
   return example
 
@@ -208,8 +214,10 @@ def _remembered(path: pathlib.Path, key: str) -> list[int] | None:
 
 
 def _key(loaded: policy.Loaded, config: SFTConfig) -> str:
-  """Equal where all that decides about ids is: the file, the tokenizer, what is learned, the longest row."""
-  return key_of(config.data.train, loaded.template.digest, dataclasses.asdict(config.learned), _longest(loaded, config))
+  """Equal where all that decides about ids is: the file, the tokenizer, what is learned, the longest row, known ids."""
+  template = loaded.template
+  limits = _longest(loaded, config), min(template.vocab_size, loaded.config.vocab)
+  return key_of(config.data.train, template.digest, dataclasses.asdict(config.learned), limits)
 
 
 def _longest(loaded: policy.Loaded, config: SFTConfig) -> int:

@@ -139,7 +139,8 @@ def check_vocabulary(template: Template, vocab: int, folder: pathlib.Path) -> No
     )
   if template.vocab_size > vocab:
     logging.warning(
-      '%s: the tokenizer has ids up to %d, the model %d tokens; a text with one of the others is read wrongly',
+      '%s: the tokenizer has ids up to %d, the model %d tokens; demonstrations with one of the others are left out, '
+      'and rollouts with one fail',
       *(folder, template.vocab_size - 1, vocab),
     )
 

@@ -220,7 +220,7 @@ def test_the_context_ends_a_sample():
   [
     ({'tokens': (1,) * 97}, '97 tokens, the context 96'),
     ({'tokens': ()}, 'at least one'),
-    ({'tokens': (64,)}, 'ids from 0 to 63'),
+    ({'tokens': (50,)}, 'ids from 0 to 49'),
     ({'max_tokens': 0}, 'max_tokens=0'),
     ({'temperature': -1.0}, 'temperature=-1.0'),
     ({'top_p': 0.0}, 'top_p=0.0'),

@@ -335,6 +335,16 @@ def test_dialogue_longer_than_a_row_is_left_out_and_counted(folder):
   assert make_batch(dialogues, short, Layout((256,), 4))[1]['left_out'] == too_long
 
 
+def test_dialogue_with_an_id_that_the_model_has_not_is_left_out_and_counted(folder):
+  loaded = policy.load(config(folder, 'x').model, MESH)
+  dialogues = read_dialogues(folder / 'train.jsonl')[:4]
+  highest = [max(*e.prompt, *e.tokens) for e in (encode(dialogue, loaded.template) for dialogue in dialogues)]
+  fewer = dataclasses.replace(loaded, config=dataclasses.replace(loaded.config, vocab=int(max(highest))))
+  left_out = make_batch(dialogues, fewer, Layout((256,), 4))[1]['left_out']
+  assert left_out == highest.count(max(highest)) >= 1
+  assert make_batch(dialogues, loaded, Layout((256,), 4))[1]['left_out'] == 0
+
+
 def test_batches_with_dialogues_left_out_have_the_shapes_of_whole_ones(folder):
   loaded = policy.load(config(folder, 'x').model, MESH)
   dialogues = read_dialogues(folder / 'train.jsonl')[:3]
