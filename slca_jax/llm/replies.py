@@ -53,7 +53,9 @@ def read_body(text: str) -> Reply:
   if refusal:
     raise EndpointFailure(f'the model refused: {str(refusal)[:200]!r}', reason='refusal')
   if not content.strip():
-    raise EndpointFailure(f'the reply is empty (finish_reason {finish!r})', reason='empty')
+    thought = message.get('reasoning_content') or message.get('reasoning')
+    found = 'holds reasoning alone; raise sampling.max_tokens or turn thinking off by extra' if thought else 'is empty'
+    raise EndpointFailure(f'the reply {found} (finish_reason {finish!r})', reason='empty')
   usage = body.get('usage')
   return Reply(content, finish == 'length', False, _count(usage, 'prompt_tokens'), _count(usage, 'completion_tokens'))
 

@@ -67,6 +67,13 @@ def test_text_of_a_message_in_parts_is_that_of_its_text_parts():
   assert read_body(json.dumps({'choices': [{'message': {'content': parts}}]})).text == 'one two'
 
 
+def test_reasoning_without_an_answer_is_told_from_silence():
+  with pytest.raises(EndpointFailure, match=r"holds reasoning alone; raise sampling\.max_tokens .* 'length'"):
+    read_body('{"choices": [{"message": {"content": null, "reasoning_content": "hm"}, "finish_reason": "length"}]}')
+  with pytest.raises(EndpointFailure, match='is empty'):
+    read_body('{"choices": [{"message": {"content": null, "reasoning": null}}]}')
+
+
 def test_reply_can_be_written_down_whatever_it_holds():
   assert read_body('{"choices": [{"message": {"content": "a\\ud83d b"}}]}').text == 'a? b'
 
