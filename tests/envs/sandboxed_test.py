@@ -207,6 +207,12 @@ def test_changes_are_the_places_that_differ():
   assert changes(before, before) == []
 
 
+def test_a_number_is_the_same_whatever_its_type_and_whatever_else_changed():
+  paid, repaid = {'sum': 100, 'times': 2}, {'sum': 100.0, 'times': 2}
+  assert changes({'sum': 100, 'times': 0}, paid) == changes({'sum': 100, 'times': 0}, repaid)
+  assert changes({'sum': 100}, {'sum': 100.0}) == changes(100, 100.0) == []
+
+
 def test_the_final_state_tells_a_rollout_that_did_what_the_golden_trace_does(world):
   golden = ((ToolCall('book', {'hotel': 'H1'}),),)
   task = Task('t', TOOLS, (Message('user', 'Book H1.'),), golden)
