@@ -12,7 +12,7 @@ from slca_jax.toolverse.graph import Edge
 from slca_jax.toolverse.prompts import Messages, as_block, read_object
 from slca_jax.toolverse.wording import Brief, Made, given_away, unstated
 
-VERSIONS = {'question': 'question 1', 'edges': 'edges 1'}
+VERSIONS = {'question': 'question 2', 'edges': 'edges 2'}
 MOST_CHARACTERS = 4000
 _MOST_EDGES = 200
 _REASON = 200

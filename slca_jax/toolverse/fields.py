@@ -149,6 +149,7 @@ def nouns(tool_name: str) -> Words:
   return tuple(word for word in about if word not in _FILLERS) or about
 
 
+@functools.lru_cache(1 << 16)
 def field_words(path: str, owner: Words) -> Words:
   """What a path's value is called: `hotels[].id` is hotel, id. A vague name with nothing around it is its owner's."""
   parts = [part for part in path.replace('[]', '').replace('{}', '').split('.') if part]
@@ -218,6 +219,7 @@ def is_free_text(parameter: str) -> bool:
   return bool(set(name_words(parameter)[-1:]) & _FREE_TEXT)
 
 
+@functools.lru_cache(1 << 14)
 def rank(tool_name: str) -> int | None:
   """When a tool's verb comes, counted from 0: look for, look at, make, change, take away. None for other verbs."""
   does = verb(tool_name)

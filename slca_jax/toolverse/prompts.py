@@ -12,13 +12,14 @@ from slca_jax.dialogue import Tool
 from slca_jax.envs.confined.offered import BUILTINS, MODULES
 from slca_jax.errors import Unreadable
 from slca_jax.llm.replies import Reply
+from slca_jax.rewards.judge import unreasoned
 
 VERSIONS = {
-  'schemas': 'schemas 1',
-  'scene': 'scene 1',
-  'functions': 'functions 1',
-  'tests': 'tests 1',
-  'repair': 'repair 1',
+  'schemas': 'schemas 2',
+  'scene': 'scene 2',
+  'functions': 'functions 2',
+  'tests': 'tests 2',
+  'repair': 'repair 2',
 }
 MOST_CHARACTERS = 300_000
 _DEEPEST = 30
@@ -179,7 +180,8 @@ def read_functions(reply: Reply) -> str:
   blocks = _blocks(reply)
   source = next((text for language, text in blocks if language in ('python', 'py')), '')
   source = source or next((text for language, text in blocks if 'def ' in text and language != 'json'), '')
-  source = source or (reply.text if 'def ' in reply.text and '```' not in reply.text else '')
+  text = unreasoned(reply.text)
+  source = source or (text if 'def ' in text and '```' not in text else '')
   if not source.strip():
     raise Unreadable('the reply has no block of Python code')
   return source.strip() + '\n'
@@ -246,15 +248,15 @@ def _blocks(reply: Reply) -> list[tuple[str, str]]:
     raise Unreadable('the reply was cut off at max_tokens; allow longer ones')
   if len(reply.text) > MOST_CHARACTERS:
     raise Unreadable(f'the reply has {len(reply.text)} characters; {MOST_CHARACTERS} are read')
-  return [(match[1].lower(), match[2]) for match in _FENCE.finditer(reply.text)]
+  return [(match[1].lower(), match[2]) for match in _FENCE.finditer(unreasoned(reply.text))]
 
 
 def _json(reply: Reply) -> Any:
-  """The JSON of a reply: in a block, or from its first to its last bracket."""
+  """The JSON of a reply: in a block, or from its first to its last bracket of either kind."""
   texts = [text for language, text in _blocks(reply) if language in ('json', '')]
-  starts = [place for mark in '{[' if (place := reply.text.find(mark)) >= 0]
-  if starts:
-    texts.append(reply.text[min(starts) : max(reply.text.rfind('}'), reply.text.rfind(']')) + 1])
+  said = unreasoned(reply.text)
+  spans = sorted((said.find(opening), said.rfind(closing)) for opening, closing in ('{}', '[]'))
+  texts += [said[start : end + 1] for start, end in spans if start >= 0]
   for text in texts:
     try:
       value = json.loads(text, parse_constant=_no_constant)
@@ -262,7 +264,7 @@ def _json(reply: Reply) -> Any:
       continue
     if _nests_deeper(value, _DEEPEST):
       raise Unreadable(f'the JSON of the reply nests deeper than {_DEEPEST} levels')
-    return value
+    return json.loads(json.dumps(value, ensure_ascii=False).encode('utf-8', 'replace'))  # no half of an emoji
   raise Unreadable('the reply holds no JSON')
 
 

@@ -11,10 +11,10 @@ runs/toolverse/
   funnel.md          what was left after each stage
 """
 
-import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import itertools
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -92,6 +92,7 @@ def make(config: ToolverseConfig, *, teacher: Teacher | None = None) -> str:
     SamplerError: the teacher's engine could not try a single task.
   """
   require(bool(config.schemas), 'schemas is empty; give a file or a folder of tool schemas')
+  require(config.most_servers >= 0, f'most_servers is {config.most_servers}; it is at least 0, which takes all')
   if config.maker == 'model':
     check_endpoint(config.endpoint, 'endpoint')
   sandbox = shared_sandbox(config.sandbox)
@@ -100,7 +101,8 @@ def make(config: ToolverseConfig, *, teacher: Teacher | None = None) -> str:
   with contextlib.ExitStack() as stack:
     counsels = _counsels(config, stack)
     stack.enter_context(claimed(pathlib.Path(config.output)))
-    return _finish(config, sets, _named_apart(_outcomes(config, sets)), sandbox, counsels, teacher)
+    outcomes = _named_apart(_outcomes(config, sets, sandbox))
+    return _finish(config, sets, outcomes, sandbox, counsels, teacher)
 
 
 def _counsels(config: ToolverseConfig, stack: contextlib.ExitStack) -> Counsels:
@@ -117,7 +119,7 @@ def _counsels(config: ToolverseConfig, stack: contextlib.ExitStack) -> Counsels:
   return counsels
 
 
-def _outcomes(config: ToolverseConfig, sets: Sequence[ToolSet]) -> list[Outcome]:
+def _outcomes(config: ToolverseConfig, sets: Sequence[ToolSet], sandbox: Sandbox) -> list[Outcome]:
   if config.maker == 'deterministic':
     return [synthesise(tools, config.deterministic) for tools in sets]
 
@@ -125,7 +127,7 @@ def _outcomes(config: ToolverseConfig, sets: Sequence[ToolSet]) -> list[Outcome]
     model = ChatModel('synthesis', config.endpoint)
     try:
       folder = pathlib.Path(config.output) / 'synthesis'
-      return await Synthesis(model, folder, settings=config.synthesis).make_all(sets)
+      return await Synthesis(model, folder, settings=config.synthesis, sandbox=sandbox).make_all(sets)
     finally:
       await model.close()
 
@@ -134,13 +136,14 @@ def _outcomes(config: ToolverseConfig, sets: Sequence[ToolSet]) -> list[Outcome]
 
 def _named_apart(outcomes: Sequence[Outcome]) -> list[Outcome]:
   """The outcomes with a folder name of its own for each blueprint."""
-  seen: collections.Counter[str] = collections.Counter()
+  taken: set[str] = set()
   apart = []
   for outcome in outcomes:
     made = outcome.blueprint
     if made is not None:
-      seen[made.name] += 1
-      name = made.name if seen[made.name] == 1 else f'{made.name}-{seen[made.name]}'
+      numbered = (f'{made.name}-{number}' for number in itertools.count(2))
+      name = next(name for name in itertools.chain((made.name,), numbered) if name not in taken)
+      taken.add(name)
       outcome = dataclasses.replace(outcome, blueprint=dataclasses.replace(made, name=name))
     apart.append(outcome)
   return apart
@@ -200,7 +203,8 @@ def _all_worked(
     name: [one.model.endpoint.model, dataclasses.asdict(one.model.endpoint.sampling), one.model.endpoint.extra]
     for name, one in counsels.items()
   }
-  made_with = {'tasks': as_dict(config.tasks)} | ({'asked': asked, 'prompts': asking.VERSIONS} if asked else {})
+  made_with = {'tasks': as_dict(config.tasks), 'sandbox': as_dict(config.sandbox)}
+  made_with |= {'asked': asked, 'prompts': asking.VERSIONS} if asked else {}
   keys = [digest({'blueprint': files(blueprint), **made_with}) for blueprint in blueprints]
   records = {key: known for key in keys if (known := journal.get(key)) is not None}
   with concurrent.futures.ThreadPoolExecutor(_THREADS if counsels else 1) as pool:

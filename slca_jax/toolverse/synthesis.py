@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from slca_jax.config import require
 from slca_jax.dialogue import Tool, ToolCall
+from slca_jax.envs.sandbox import Sandbox
 from slca_jax.errors import EndpointFailure, EnvironmentFailure
 from slca_jax.llm.answers import digest
 from slca_jax.llm.chat import ChatModel
@@ -70,9 +71,14 @@ class Synthesis:
     folder: str | os.PathLike[str],
     *,
     settings: SynthesisSettings | None = None,
+    sandbox: Sandbox | None = None,
   ):
-    """Opens the folder; nothing is asked."""
-    self._model = model
+    """Opens the folder; nothing is asked.
+
+    Args:
+      sandbox: where what the model wrote is tested; one with the defaults if None.
+    """
+    self._model, self._sandbox = model, sandbox
     self._settings = settings or SynthesisSettings()
     self._journals = {step: Journal(pathlib.Path(folder) / f'{step}.jsonl') for step in _STEPS}
 
@@ -123,7 +129,8 @@ class Synthesis:
 
   async def _hold(self, work: '_Work', draft: '_Draft') -> Blueprint:
     """The draft once it passes; each failure is shown to the model, up to `repairs` times."""
-    key = digest({'draft': dataclasses.asdict(draft), 'repairs': self._settings.repairs})
+    confined = dataclasses.asdict(self._sandbox.settings) if self._sandbox else {}
+    key = digest({'draft': dataclasses.asdict(draft), 'repairs': self._settings.repairs, 'sandbox': confined})
     kept = self._journals['worlds'].get(key)
     if kept is not None:
       work.count(kept['cost'])
@@ -167,7 +174,7 @@ class Synthesis:
 
   async def _checked(self, made: Blueprint) -> Report | str:
     try:
-      return await run_tests(made)
+      return await run_tests(made, sandbox=self._sandbox)
     except EnvironmentFailure as error:
       return f'functions.py cannot be loaded: {error}'
 

@@ -253,6 +253,10 @@ def test_a_server_with_too_few_tools_is_dropped_with_the_count():
     },
     {'type': 'object', 'properties': {'rows': {'anyOf': [{'type': 'null'}, {'type': 'integer'}]}, 'x-y': True, '': {}}},
     {'properties': {'type': {'type': ['string', 'null'], 'enum': [None, 'a', True]}}, 'required': 'type'},
+    {
+      'properties': {'kind': {'enum': ['a', 1, None, 2.5]}, 'level': {'type': 'integer', 'enum': ['1', 2]}},
+      'required': ['kind', 'level'],
+    },
     {'type': 'object', 'properties': ['id']},
     {'type': 'object', 'properties': {'id': {'$ref': '#/nowhere'}, '日付': {'type': 'string'}}},
   ],

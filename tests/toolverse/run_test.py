@@ -69,11 +69,29 @@ def test_schemas_become_environments_tasks_reasons_and_a_funnel_and_a_second_run
 
 
 @pytest.mark.parametrize(
-  'changes, says', [({'schemas': ''}, 'schemas is empty'), ({'maker': 'model'}, r'endpoint\.model is empty')]
+  'changes, says',
+  [
+    ({'schemas': ''}, 'schemas is empty'),
+    ({'maker': 'model'}, r'endpoint\.model is empty'),
+    ({'most_servers': -1}, 'most_servers is -1'),
+  ],
 )
 def test_what_cannot_run_is_refused_by_name(tmp_path, changes, says):
   with pytest.raises(ConfigError, match=says):
     make(settings(tmp_path, **changes))
+
+
+def test_what_a_small_sandbox_refused_is_made_again_in_a_larger_one(tmp_path):
+  assert '| tests pass | 0 |' in make(settings(tmp_path, sandbox={'most_result': 20}))
+  assert '| tests pass | 2 |' in make(settings(tmp_path))
+
+
+def test_no_two_servers_share_a_folder_whatever_they_are_called(tmp_path):
+  servers = [{'name': name, **SERVERS['Shop']} for name in ('Shop', 'shop', 'shop 2')]
+  (tmp_path / 'three.json').write_text(json.dumps(servers))
+  make(settings(tmp_path, schemas=str(tmp_path / 'three.json')))
+  names = sorted(path.name for path in (tmp_path / 'run' / 'blueprints').iterdir())
+  assert names == ['shop', 'shop-2', 'shop-2-2']
 
 
 def worded(request):

@@ -1,12 +1,14 @@
 """A scripted model that is strong, sloppy or hostile builds environments; what holds is kept, the rest has a reason."""
 
 import asyncio
+import contextlib
 import json
 
 import pytest
 from endpoint import Play, ScriptedEndpoint
 
 from slca_jax.dialogue import Tool, ToolCall
+from slca_jax.envs.sandbox import Sandbox, SandboxSettings
 from slca_jax.errors import EndpointFailure, Unreadable
 from slca_jax.llm.chat import ChatModel
 from slca_jax.llm.replies import Reply
@@ -86,7 +88,7 @@ STRONG = {
 }
 
 
-def build(folder, replies, *, settings=None, sets=(LIBRARY,), **endpoint):
+def build(folder, replies, *, settings=None, sandbox=None, sets=(LIBRARY,), **endpoint):
   """(the outcomes, how often each step was asked)"""
 
   def script(request):
@@ -99,7 +101,7 @@ def build(folder, replies, *, settings=None, sets=(LIBRARY,), **endpoint):
     async def run():
       model = ChatModel('synthesis', place)
       try:
-        return await Synthesis(model, folder, settings=settings).make_all(sets)
+        return await Synthesis(model, folder, settings=settings, sandbox=sandbox).make_all(sets)
       finally:
         await model.close()
 
@@ -115,6 +117,12 @@ def test_a_strong_model_builds_a_world_in_four_questions(tmp_path):
   assert outcome.blueprint.provenance['prompts'] == prompts.VERSIONS
   with Trial(outcome.blueprint) as trial:
     assert trial.value(ToolCall('find_books', {'title': 'old'}))['books'][0]['book_id'] == 'B2'
+
+
+def test_what_a_model_wrote_is_tested_as_the_runs_sandbox_says(tmp_path):
+  with contextlib.closing(Sandbox(SandboxSettings(least='limits', most_result=20))) as sandbox:
+    (outcome,), _ = build(tmp_path, STRONG, settings=SynthesisSettings(repairs=0), sandbox=sandbox)
+  assert outcome.blueprint is None and 'at most 20 are taken' in outcome.reason
 
 
 def test_a_run_that_starts_again_asks_nothing_and_gives_the_same(tmp_path):
@@ -256,8 +264,26 @@ def test_a_pause_of_the_endpoint_is_no_verdict(tmp_path):
 def test_code_without_a_fence_and_json_without_one_are_read():
   assert prompts.read_functions(Reply('def f(db):\n  return 1')) == 'def f(db):\n  return 1\n'
   assert prompts.read_tests(Reply('Tests: [{"name": "x"}] as asked')) == [{'name': 'x'}]
+  assert prompts.read_object(Reply('As told [above]: {"a": [1]}, see [2].')) == {'a': [1]}
   with pytest.raises(Unreadable, match='no JSON'):
     prompts.read_scene(Reply('{"database": {"t": {"a": NaN}}}'))
+
+
+@pytest.mark.parametrize('opened', ['<think>', ''])
+def test_drafts_in_a_models_reasoning_are_not_read(opened):
+  draft = f'{opened}First\n```python\ndef draft(db):\n  pass\n```\n{{"question": 1}} no.\n</think>\n'
+  assert prompts.read_functions(Reply(f'{draft}```python\ndef f(db):\n  return 1\n```')) == 'def f(db):\n  return 1\n'
+  assert (
+    prompts.read_functions(Reply(f'{opened}a plan\n</think>\ndef f(db):\n  return 1')) == 'def f(db):\n  return 1\n'
+  )
+  assert prompts.read_tests(Reply(f'{draft}[{{"name": "x"}}]')) == [{'name': 'x'}]
+  assert prompts.read_object(Reply(f'{draft}{{"question": "final"}}')) == {'question': 'final'}
+
+
+def test_what_a_model_says_can_be_written_down(tmp_path):
+  scene = prompts.read_scene(Reply(r'{"scene": "s", "database": {"t": {"1": {"name": "a\ud83d"}}}}'))
+  assert scene == ('s', {'t': {'1': {'name': 'a?'}}})
+  Journal(tmp_path / 'j.jsonl').put('a', {'value': scene})
 
 
 def test_the_last_line_of_a_key_counts_and_a_torn_line_is_ignored(tmp_path):

@@ -63,6 +63,7 @@ _ABOUT = re.compile(
   r'current|latest|popular|trending|top|recent|full|complete|through|from|by|in|related|random|saved|supported))*)'
   r'\s+([A-Za-z][a-z]+)'
 )
+_VALUES = {'string': str, 'integer': int, 'number': (int, float)}
 KINDS = ('string', 'integer', 'number', 'boolean', 'array', 'object')
 
 
@@ -293,7 +294,8 @@ def plain_schema(schema: Any) -> dict[str, Any]:
   plain: dict[str, Any] = {'type': kind}
   if isinstance(merged.get('description'), str):
     plain['description'] = ' '.join(merged['description'].split())[:300]
-  if enum and kind in ('string', 'integer', 'number'):
+  enum = [value for value in enum if isinstance(value, _VALUES.get(kind, ()))]  # of one type, or half of it is refused
+  if enum:
     plain['enum'] = enum
   for key in ('minimum', 'maximum', 'format', 'pattern', 'examples', 'minLength', 'maxLength', 'default'):
     if key in merged and isinstance(merged[key], str | int | float | list) and not isinstance(merged[key], bool):
