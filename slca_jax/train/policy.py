@@ -122,11 +122,24 @@ def load(model: Model, shape: MeshShape) -> Loaded:
   folder = resolve(model.path)
   config = dataclasses.replace(read_config(folder), **model.numerics)
   mesh = sharding.make_mesh(data=shape.data, fsdp=shape.fsdp, tensor=shape.tensor)
+  warn_of_whole(config, mesh)
   template = load_template(folder, options=model.template)
   check_vocabulary(template, config.vocab, folder)
   params = weights.load_hf(folder, config, mesh)
   graph, _ = abstract_model(config)
   return Loaded(folder, config, mesh, graph, params, template)
+
+
+def warn_of_whole(config: TransformerConfig, mesh: Mesh) -> None:
+  """Warns of axes that `tensor` does not divide: weights that have one lie whole on each of its devices."""
+  tensor = mesh.shape['tensor']
+  whole = {name: getattr(config, name) for name in ('heads', 'kv_heads', 'hidden') if getattr(config, name) % tensor}
+  if whole:
+    logging.warning(
+      'mesh.tensor is %d and does not divide %s; what has such an axis lies whole on each device of tensor. Take a '
+      'divisor, and the rest as mesh.fsdp',
+      *(tensor, ', '.join(f'{name} = {size}' for name, size in whole.items())),
+    )
 
 
 def check_vocabulary(template: Template, vocab: int, folder: pathlib.Path) -> None:

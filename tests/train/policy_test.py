@@ -2,9 +2,11 @@
 
 import json
 
+import jax
 import pytest
 
 from slca_jax.errors import ConfigError, WeightsError
+from slca_jax.nn import sharding
 from slca_jax.nn.config import TransformerConfig
 from slca_jax.quickstart.start import write_start
 from slca_jax.train import policy
@@ -52,3 +54,14 @@ def test_vocabulary_is_checked_before_weights_are_read(tmp_path, start):
   (tmp_path / 'config.json').write_text(json.dumps(told | {'vocab_size': 8}))
   with pytest.raises(WeightsError, match='the model has 8 tokens'):
     policy.load(Model(str(tmp_path)), MeshShape(data=1, fsdp=-1, tensor=1))
+
+
+def test_a_tensor_axis_that_does_not_divide_the_heads_is_told(caplog):
+  mesh = lambda tensor: sharding.make_mesh(data=1, fsdp=1, tensor=tensor, devices=jax.devices()[:tensor])
+  with caplog.at_level('WARNING'):
+    policy.warn_of_whole(NETWORK, mesh(1))
+    assert not caplog.messages
+    policy.warn_of_whole(NETWORK, mesh(2))
+  assert [message.partition(';')[0] for message in caplog.messages] == [
+    'mesh.tensor is 2 and does not divide kv_heads = 1'
+  ]
