@@ -111,17 +111,21 @@ def check(model: Model) -> None:
   require(exists or not looks_local, f'model.path is {model.path!r}; there is no such folder')
 
 
-def load(model: Model, shape: MeshShape) -> Loaded:
+def load(model: Model, shape: MeshShape, *, micro_rows: int = 0) -> Loaded:
   """The policy of a checkpoint, its weights sharded over the mesh.
 
+  Args:
+    micro_rows: rows that are computed at once where the policy is trained.
+
   Raises:
-    ConfigError: no path, or a mesh that does not fit the devices.
+    ConfigError: no path, or a mesh that does not fit the devices or the rows.
     WeightsError, TemplateError: the folder does not hold what it should, or the hub does not give it.
   """
   check(model)
   folder = resolve(model.path)
   config = dataclasses.replace(read_config(folder), **model.numerics)
   mesh = sharding.make_mesh(data=shape.data, fsdp=shape.fsdp, tensor=shape.tensor)
+  check_rows(micro_rows, mesh)
   warn_of_whole(config, mesh)
   template = load_template(folder, options=model.template)
   check_vocabulary(template, config.vocab, folder)

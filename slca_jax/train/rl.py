@@ -65,8 +65,7 @@ def train(config: RLConfig, *, stop: Stop | None = None) -> Numbers:
     rehearsal.rehearse(config, tasks)
     endpoints.probe(config)
     with opened(folder, as_dict(config), data=(config.data.train, *rehearsal.sources(config))), stop.listening():
-      loaded = policy.load(config.model, config.mesh)
-      policy.check_rows(config.batching.micro_rows, loaded.mesh)
+      loaded = policy.load(config.model, config.mesh, micro_rows=config.batching.micro_rows)
       worlds.check_prompts(tasks, loaded.template, longest=config.rollout.limits.prompt_tokens)
       with jax.set_mesh(loaded.mesh):
         learner = Learner(config, folder, loaded, tasks, heldout)

@@ -42,8 +42,7 @@ def train(config: SFTConfig, *, stop: Stop | None = None) -> metrics.Numbers:
     dialogues, heldout = _read(config)
     data = config.data.train, config.data.heldout
     with opened(folder, as_dict(config), data=data), stop.listening():
-      loaded = policy.load(config.model, config.mesh)
-      policy.check_rows(config.batching.micro_rows, loaded.mesh)
+      loaded = policy.load(config.model, config.mesh, micro_rows=config.batching.micro_rows)
       with jax.set_mesh(loaded.mesh):
         student = Student(config, folder, loaded, dialogues, heldout)
         try:

@@ -46,7 +46,7 @@ def test_checkpoint_that_is_neither_here_nor_on_the_hub_is_refused_in_one_line()
   assert '\n' not in str(found.value)
 
 
-def test_vocabulary_is_checked_before_weights_are_read(tmp_path, start):
+def test_vocabulary_and_rows_are_checked_before_weights_are_read(tmp_path, start):
   for file in start.iterdir():
     if file.suffix != '.safetensors':
       (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -54,6 +54,8 @@ def test_vocabulary_is_checked_before_weights_are_read(tmp_path, start):
   (tmp_path / 'config.json').write_text(json.dumps(told | {'vocab_size': 8}))
   with pytest.raises(WeightsError, match='the model has 8 tokens'):
     policy.load(Model(str(tmp_path)), MeshShape(data=1, fsdp=-1, tensor=1))
+  with pytest.raises(ConfigError, match='micro_rows is 3; the mesh has 8 data shards'):
+    policy.load(Model(str(tmp_path)), MeshShape(data=1, fsdp=-1, tensor=1), micro_rows=3)
 
 
 def test_a_tensor_axis_that_does_not_divide_the_heads_is_told(caplog):
