@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -287,7 +288,7 @@ class Template:
 
 
 def load_template(path: str | os.PathLike, *, options: Mapping[str, Any] | None = None) -> Template:
-  """The template of a Hugging Face folder or hub name, with the eos ids of its generation config as stop ids."""
+  """The template of a Hugging Face folder or hub name; the eos ids of its configs are stop ids as well."""
   from transformers import AutoTokenizer  # imported here: it loads torch where torch is installed
   from transformers.utils.hub import cached_file
 
@@ -295,14 +296,11 @@ def load_template(path: str | os.PathLike, *, options: Mapping[str, Any] | None 
     tokenizer = AutoTokenizer.from_pretrained(path)
   except (OSError, ValueError) as error:
     raise TemplateError(f'no tokenizer could be loaded from {os.fspath(path)!r}: {error}') from error
-  found = cached_file(path, 'generation_config.json', _raise_exceptions_for_missing_entries=False)
-  eos = None
-  if found is None:
-    logging.info('%s has no generation_config.json; only the template says where a turn ends', path)
-  else:
-    with open(found, encoding='utf-8') as file:
-      eos = json.load(file).get('eos_token_id')
-  return Template(tokenizer, options=options, stop_ids=[eos] if isinstance(eos, int) else eos or ())
+  names = 'generation_config.json', 'config.json'  # the second says where the first does not
+  found = [cached_file(path, name, _raise_exceptions_for_missing_entries=False) for name in names]
+  told = [json.loads(pathlib.Path(file).read_text('utf-8')).get('eos_token_id') for file in found if file]
+  eos = next((ids for ids in told if ids is not None), ())
+  return Template(tokenizer, options=options, stop_ids=[eos] if isinstance(eos, int) else eos)
 
 
 def describe(tool: Tool) -> dict[str, Any]:

@@ -289,9 +289,11 @@ def test_template_that_cannot_serve_rollouts_is_refused_at_once(template, why):
     Template(byte_tokenizer(template))
 
 
-def test_loads_a_saved_folder_with_every_eos_of_its_generation_config(tmp_path):
+def test_loads_a_saved_folder_with_every_eos_of_its_configs(tmp_path):
   byte_tokenizer().save_pretrained(tmp_path)
   assert load_template(tmp_path).stop_ids == (2,)
+  (tmp_path / 'config.json').write_text('{"model_type": "llama", "eos_token_id": [1, 2]}')
+  assert load_template(tmp_path).stop_ids == (2, 1)  # as servers take it where no generation config says
   (tmp_path / 'generation_config.json').write_text('{"eos_token_id": [2, 0]}')
   assert load_template(tmp_path).stop_ids == (2, 0)
   with pytest.raises(TemplateError, match='nowhere'):
