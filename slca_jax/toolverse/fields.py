@@ -98,7 +98,8 @@ def type_of(schema: Mapping[str, Any]) -> str:
   if named:
     return named
   for union in ('anyOf', 'oneOf', 'allOf'):
-    for part in schema.get(union) or ():
+    parts = schema.get(union)
+    for part in parts if isinstance(parts, list) else ():
       if isinstance(part, Mapping) and type_of(part) not in ('', 'null'):
         return type_of(part)
   return ''

@@ -257,6 +257,7 @@ def test_a_server_with_too_few_tools_is_dropped_with_the_count():
       'properties': {'kind': {'enum': ['a', 1, None, 2.5]}, 'level': {'type': 'integer', 'enum': ['1', 2]}},
       'required': ['kind', 'level'],
     },
+    {'properties': {'id': {'enum': True, 'anyOf': 5}, 'top': {'type': 'integer', 'minimum': 'a', 'format': ['b']}}},
     {'type': 'object', 'properties': ['id']},
     {'type': 'object', 'properties': {'id': {'$ref': '#/nowhere'}, '日付': {'type': 'string'}}},
   ],

@@ -64,6 +64,10 @@ _ABOUT = re.compile(
   r'\s+([A-Za-z][a-z]+)'
 )
 _VALUES = {'string': str, 'integer': int, 'number': (int, float)}
+_KINDS_OF: dict[str, Any] = {
+  'minimum': (int, float), 'maximum': (int, float), 'format': str, 'pattern': str, 'examples': list, 'minLength': int,
+  'maxLength': int, 'default': (str, int, float, list),
+}  # fmt: skip
 KINDS = ('string', 'integer', 'number', 'boolean', 'array', 'object')
 
 
@@ -281,13 +285,15 @@ def plain_schema(schema: Any) -> dict[str, Any]:
     return {'type': 'string'}
   merged: dict[str, Any] = {**schema}
   for union in ('anyOf', 'oneOf', 'allOf'):
-    branches = [one for one in schema.get(union) or () if isinstance(one, Mapping) and one.get('type') != 'null']
+    branches = [one for one in _listed(schema.get(union)) if isinstance(one, Mapping) and one.get('type') != 'null']
     merged = {**(branches[0] if branches else {}), **merged}
   kind = merged.get('type')
   if isinstance(kind, list):
     kind = next((one for one in kind if one != 'null'), 'string')
   enum = [
-    value for value in merged.get('enum') or () if isinstance(value, str | int | float) and not isinstance(value, bool)
+    value
+    for value in _listed(merged.get('enum'))
+    if isinstance(value, str | int | float) and not isinstance(value, bool)
   ]
   if kind not in KINDS:
     kind = 'object' if 'properties' in merged else 'array' if 'items' in merged else _kind_of(enum)
@@ -297,14 +303,18 @@ def plain_schema(schema: Any) -> dict[str, Any]:
   enum = [value for value in enum if isinstance(value, _VALUES.get(kind, ()))]  # of one type, or half of it is refused
   if enum:
     plain['enum'] = enum
-  for key in ('minimum', 'maximum', 'format', 'pattern', 'examples', 'minLength', 'maxLength', 'default'):
-    if key in merged and isinstance(merged[key], str | int | float | list) and not isinstance(merged[key], bool):
+  for key, kinds in _KINDS_OF.items():
+    if isinstance(merged.get(key), kinds) and not isinstance(merged[key], bool):
       plain[key] = merged[key]
   if kind == 'array':
     plain['items'] = plain_schema(merged.get('items'))
   if kind == 'object' and isinstance(merged.get('properties'), Mapping):
     plain['properties'] = {str(key): plain_schema(part) for key, part in list(merged['properties'].items())[:20]}
   return plain
+
+
+def _listed(value: Any) -> list[Any]:
+  return value if isinstance(value, list) else []
 
 
 def _kind_of(enum: list[Any]) -> str:
