@@ -1,5 +1,6 @@
 """The pages cannot rot: code blocks run, every setting that they name exists, and every command's settings build."""
 
+import ast
 import asyncio
 import importlib.util
 import os
@@ -106,7 +107,7 @@ def put(config, key, value, word):
   if isinstance(before, bool):
     config[last] = {'True': True, 'False': False, '': True}[value]
   elif isinstance(before, tuple):
-    config[last] = tuple(map(int, re.findall(r'\d+', value))) if re.search(r'\d', value) else tuple(value.split(','))
+    config[last] = ast.literal_eval(value) if value.startswith('(') else tuple(value.split(','))
   else:
     config[last] = type(before)(value) if before is not None else value
 
