@@ -6,7 +6,6 @@ import jax
 
 from slca_jax.config import require
 from slca_jax.errors import ConfigError
-from slca_jax.nn.weights import save_hf
 from slca_jax.train import policy
 from slca_jax.train.checkpoint import Checkpoints
 from slca_jax.train.device_settings import MeshShape
@@ -26,11 +25,12 @@ def export(
   checkpoints = Checkpoints(run / 'checkpoints', config.checkpoint)
   try:
     if step not in (known := checkpoints.steps) and (step is not None or not known):
-      raise ConfigError(f'{run} has no checkpoint {"" if step is None else step}; it has {known or "none"}')
+      wanted = 'a checkpoint' if step is None else f'checkpoint {step}'
+      raise ConfigError(f'{run} does not hold {wanted}; it has {known or "none"}')
     loaded = policy.load(config.model, MeshShape())  # over the devices of this machine, not of the run's
     with jax.set_mesh(loaded.mesh):
       params = checkpoints.parameters(loaded.params, step)
-      save_hf(params, loaded.config, to, source=loaded.folder, eos=loaded.template.stop_ids)
+      policy.save(loaded, params, to)
   finally:
     checkpoints.close()
   return to

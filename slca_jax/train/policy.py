@@ -134,6 +134,11 @@ def load(model: Model, shape: MeshShape, *, micro_rows: int = 0) -> Loaded:
   return Loaded(folder, config, mesh, graph, params, template)
 
 
+def save(loaded: Loaded, params: nnx.State, path: pathlib.Path) -> None:
+  """Writes weights as a Hugging Face folder; its eos ids are those at which the template ends a turn."""
+  weights.save_hf(params, loaded.config, path, source=loaded.folder, eos=loaded.template.stop_ids)
+
+
 def warn_of_whole(config: TransformerConfig, mesh: Mesh) -> None:
   """Warns of axes that `tensor` does not divide: weights that have one lie whole on each of its devices."""
   tensor = mesh.shape['tensor']

@@ -17,7 +17,7 @@ from slca_jax.arrays import Experience
 from slca_jax.config import as_dict
 from slca_jax.data.tasks import Order
 from slca_jax.dialogue import Task
-from slca_jax.nn import hosts, weights
+from slca_jax.nn import hosts
 from slca_jax.ops.estimators import estimator_of
 from slca_jax.rollout import stream
 from slca_jax.rollout.batching import assemble, to_share
@@ -312,7 +312,5 @@ class Learner:
       self._save()
     self.checkpoints.wait()
     if self.step >= self.steps:
-      loaded = self.loaded
-      stops = loaded.template.stop_ids
-      weights.save_hf(self.state.params, loaded.config, self.folder / 'model', source=loaded.folder, eos=stops)
+      policy.save(self.loaded, self.state.params, self.folder / 'model')
       write_result(self.folder, {'steps': self.step, **self.numbers})

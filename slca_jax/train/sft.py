@@ -13,7 +13,7 @@ from slca_jax.data.sft import Example, select
 from slca_jax.data.tasks import read_dialogues
 from slca_jax.dialogue import Dialogue
 from slca_jax.errors import Diverged, HostFailure
-from slca_jax.nn import hosts, weights
+from slca_jax.nn import hosts
 from slca_jax.train import metrics, optimizer, policy
 from slca_jax.train.checkpoint import Checkpoints, record_of
 from slca_jax.train.loader import heldout_batches, open_batches, usable
@@ -101,9 +101,7 @@ class Student:
       bar.close()
     self.checkpoints.wait()
     if self.done:
-      loaded = self.loaded
-      stops = loaded.template.stop_ids
-      weights.save_hf(self.state.params, loaded.config, self.folder / 'model', source=loaded.folder, eos=stops)
+      policy.save(self.loaded, self.state.params, self.folder / 'model')
       write_result(self.folder, {'steps': self.step, **self.numbers})
     return self.numbers
 

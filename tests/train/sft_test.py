@@ -381,7 +381,7 @@ def test_exported_checkpoint_is_the_model_of_its_step_on_devices_of_any_number(f
   sft.train(settings)
   to = export(settings, run, folder / 'hf', step=1)
   assert (to / 'model.safetensors').read_bytes() == (run / 'model' / 'model.safetensors').read_bytes()
-  with pytest.raises(ConfigError, match=r'has no checkpoint 7; it has \[1\]'):
+  with pytest.raises(ConfigError, match=r'does not hold checkpoint 7; it has \[1\]'):
     export(settings, run, folder / 'other', step=7)
   with pytest.raises(ConfigError, match=r'start is there already; name another folder'):
     export(settings, run, folder / 'start')  # what the run began with
