@@ -10,6 +10,7 @@
 set -uo pipefail
 output=${1:?usage: resume.sh OUTPUT COMMAND ...}
 shift
+: "${1:?usage: resume.sh OUTPUT COMMAND ...}"
 left=${RESTARTS:-0} asked='' child=''
 
 forward() {

@@ -90,6 +90,12 @@ def test_a_run_that_others_stopped_is_to_be_started_again(tmp_path):
   assert outcome('launch/resume.sh', tmp_path, 'true') == (AGAIN, [])
 
 
+@pytest.mark.parametrize('script', ['resume.sh', 'local_pod.sh', 'gpu.sh'])
+def test_a_script_without_its_command_says_how_it_is_used(script):
+  done = subprocess.run(['bash', LAUNCH / script, '2'], cwd=ROOT, capture_output=True, text=True)
+  assert done.returncode and f'usage: {script} ' in done.stderr
+
+
 @pytest.mark.parametrize(('restarts', 'starts'), [('0', 1), ('2', 3)])
 def test_a_run_that_fails_is_started_again_so_often(tmp_path, restarts, starts):
   code, lines = outcome('launch/resume.sh', tmp_path, 'bash', '-c', 'echo start; exit 3', RESTARTS=restarts, PAUSE='0')
