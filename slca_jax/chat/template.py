@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from slca_jax.chat.calls import parse, render
 from slca_jax.dialogue import Message, Observation, Tool, ToolCall, check_context
 from slca_jax.errors import DataError, TemplateError
+from slca_jax.surrogates import mended
 
 _MARK = 'ZQassistantQZ'  # stands for what was sampled while the template writes around it
 _QUESTION = Message('user', 'question')
@@ -220,10 +221,10 @@ class Template:
     return ''
 
   def _spans(self, text: str) -> list[tuple[int, int]]:
-    return self._backend.encode(_utf8(text), add_special_tokens=False).offsets
+    return self._backend.encode(mended(text), add_special_tokens=False).offsets
 
   def _encode_text(self, text: str) -> tuple[int, ...]:
-    return tuple(self._backend.encode(_utf8(text), add_special_tokens=False).ids)
+    return tuple(self._backend.encode(mended(text), add_special_tokens=False).ids)
 
   def _after(self, messages: tuple[Message, ...]) -> str:
     """What stands after an assistant's words when `messages` follow: end of turn, messages, next header."""
@@ -341,8 +342,3 @@ def _plain(messages: Sequence[Message], tools: Sequence[Tool]) -> list[dict[str,
       )
     results = message.role == 'tool'
   return out
-
-
-def _utf8(text: str) -> str:
-  """`text` with lone surrogates, which no tokenizer takes, replaced."""
-  return text.encode('utf-8', 'replace').decode('utf-8')

@@ -11,6 +11,7 @@ from typing import Any
 from slca_jax.config import require
 from slca_jax.dialogue import Observation, ToolCall
 from slca_jax.errors import EnvironmentFailure
+from slca_jax.surrogates import mended
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +166,7 @@ async def answer_one(
 def bounded(seen: Observation, *, limits: CallLimits) -> Observation:
   """The observation in a form that a tokenizer can take: no longer than allowed, no lone surrogates."""
   content = cut(seen.content, limits.max_characters)
-  return Observation(sound(content), seen.ok, seen.cut or len(content) < len(seen.content))
+  return Observation(mended(content), seen.ok, seen.cut or len(content) < len(seen.content))
 
 
 def refusal(error: BaseException, *, limits: CallLimits) -> Observation:
@@ -175,7 +176,7 @@ def refusal(error: BaseException, *, limits: CallLimits) -> Observation:
     message = str(error)
   except Exception:
     message = 'an error that cannot be printed'
-  return Observation(sound(cut(f'Error: {kind}{message}', limits.max_error_characters)), ok=False)
+  return Observation(mended(cut(f'Error: {kind}{message}', limits.max_error_characters)), ok=False)
 
 
 def as_text(result: Any) -> str:
@@ -190,11 +191,6 @@ def as_text(result: Any) -> str:
     return json.dumps(result, ensure_ascii=False, allow_nan=False)
   except (TypeError, ValueError, RecursionError) as error:
     raise ValueError(f'the result of type {type(result).__name__} is no JSON: {error}') from error
-
-
-def sound(text: str) -> str:
-  """The text without lone surrogates, which no tokenizer can encode."""
-  return text.encode('utf-8', 'replace').decode('utf-8')
 
 
 def cut(text: str, most: int) -> str:

@@ -5,9 +5,10 @@ from typing import Any
 
 from slca_jax.chat.checks import checks_of
 from slca_jax.dialogue import Observation, Tool, ToolCall
-from slca_jax.envs.guard import DEFAULT, CallLimits, as_text, bounded, cut, sound
+from slca_jax.envs.guard import DEFAULT, CallLimits, as_text, bounded, cut
 from slca_jax.envs.sandbox import Code, Gone, Hung, Sandbox, Session
 from slca_jax.errors import EnvironmentFailure
+from slca_jax.surrogates import mended
 
 _STATE_SECONDS = 60.0  # to compare or to hand over a database of hundreds of megabytes
 
@@ -80,7 +81,7 @@ class Sandboxed:
       return bounded(Observation(fault, ok=False), limits=self._limits)
     answer = await self._ask(call)
     if 'error' in answer:
-      return Observation(sound(cut(f'Error: {answer["error"]}', self._limits.max_error_characters)), ok=False)
+      return Observation(mended(cut(f'Error: {answer["error"]}', self._limits.max_error_characters)), ok=False)
     return bounded(Observation(as_text(answer['value'])), limits=self._limits)
 
   async def _ask(self, call: ToolCall) -> dict[str, Any]:

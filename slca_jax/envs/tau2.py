@@ -27,8 +27,9 @@ from typing import Any
 from slca_jax.dialogue import Message, Observation, Task, Tool, ToolCall
 from slca_jax.envs.confined.changes import changes
 from slca_jax.envs.environment import Opener
-from slca_jax.envs.guard import DEFAULT, CallLimits, bounded, cut, sound
+from slca_jax.envs.guard import DEFAULT, CallLimits, bounded, cut
 from slca_jax.errors import ConfigError, EnvironmentFailure
+from slca_jax.surrogates import mended
 
 DOMAINS = ('mock', 'airline', 'retail')  # those whose users have no tools
 _BLUEPRINT = 'tau2/'
@@ -136,7 +137,7 @@ class Tau2:
       result = self.official.make_tool_call(call.name, requestor='assistant', **copy.deepcopy(dict(call.arguments)))
       return Observation(self.official.to_json_str(result))
     except Exception as error:  # as tau2 words it, whatever it is
-      return Observation(sound(cut(f'Error: {error}', self._limits.max_error_characters)), ok=False)
+      return Observation(mended(cut(f'Error: {error}', self._limits.max_error_characters)), ok=False)
 
 
 class Domain:

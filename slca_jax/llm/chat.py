@@ -22,6 +22,7 @@ from slca_jax.errors import ConfigError, EndpointFailure, Unreadable
 from slca_jax.llm.answers import Answers, digest
 from slca_jax.llm.replies import OF_CONTENT, Reply, of_status, read_body
 from slca_jax.llm.settings import Endpoint
+from slca_jax.surrogates import mended
 
 Read = TypeVar('Read')
 Reader = Callable[[Reply], Read]
@@ -176,10 +177,7 @@ class ChatModel:
 
   def _question(self, messages: Sequence[Mapping[str, str]], version: str, sample: int) -> _Question:
     # A lone surrogate, which a policy can write as \ud800, cannot be sent.
-    plain = [
-      {part: str(text).encode('utf-8', 'replace').decode('utf-8') for part, text in message.items()}
-      for message in messages
-    ]
+    plain = [{part: mended(str(text)) for part, text in message.items()} for message in messages]
     told = {
       'model': self.endpoint.model,
       'messages': plain,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slca_jax.errors import EndpointFailure, Kind
+from slca_jax.surrogates import mended
 
 # Reasons that lie in the reply and not in how it was delivered: another seed may help, waiting does not.
 OF_CONTENT = frozenset({'empty', 'refusal', 'content_filter', 'unreadable'})
@@ -66,7 +67,7 @@ def _written(content: Any) -> str:
   texts = [content]
   if isinstance(content, list):
     texts = [part.get('text') for part in content if isinstance(part, Mapping) and part.get('type') == 'text']
-  return ''.join(text for text in texts if isinstance(text, str)).encode('utf-8', 'replace').decode('utf-8')
+  return mended(''.join(text for text in texts if isinstance(text, str)))
 
 
 def _decoded(text: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from slca_jax.errors import WeightsError
 from slca_jax.nn import tensorfile
 from slca_jax.nn.embedder_config import Activation, EmbedderConfig, EncoderConfig, Pooling, read_embedder_config
+from slca_jax.surrogates import mended
 
 _ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
   'gelu': functools.partial(jax.nn.gelu, approximate=False),
@@ -166,7 +167,7 @@ class Embedder:
     return out
 
   def _clean(self, text: str) -> str:
-    text = text.encode('utf-8', 'replace').decode('utf-8')  # no tokenizer takes lone surrogates
+    text = mended(text)
     return text.lower() if self.config.lower else text
 
 

@@ -13,6 +13,7 @@ from slca_jax.envs.confined.offered import BUILTINS, MODULES
 from slca_jax.errors import Unreadable
 from slca_jax.llm.replies import Reply
 from slca_jax.rewards.judge import unreasoned
+from slca_jax.surrogates import mended_json
 
 VERSIONS = {
   'schemas': 'schemas 2',
@@ -264,7 +265,7 @@ def _json(reply: Reply) -> Any:
       continue
     if _nests_deeper(value, _DEEPEST):
       raise Unreadable(f'the JSON of the reply nests deeper than {_DEEPEST} levels')
-    return json.loads(json.dumps(value, ensure_ascii=False).encode('utf-8', 'replace'))  # no half of an emoji
+    return mended_json(value)
   raise Unreadable('the reply holds no JSON')
 
 

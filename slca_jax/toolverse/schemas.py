@@ -17,6 +17,7 @@ from typing import Any
 
 from slca_jax.dialogue import Tool
 from slca_jax.errors import DataError
+from slca_jax.surrogates import mended_json
 
 _PLACES = ('path', 'query')
 _METHODS = ('get', 'put', 'post', 'delete', 'patch', 'head')
@@ -48,7 +49,7 @@ def read_schemas(path: str | os.PathLike[str]) -> list[ToolSet]:
   if '.jsonl' in found.suffixes:
     return _servers(_lines(text, str(found)), str(found))
   try:
-    document = _decoded(text)
+    document = mended_json(json.loads(text))  # others cut descriptions in the middle of an emoji
   except (ValueError, RecursionError) as error:
     raise DataError(f'{found}: not JSON ({error}); give JSON, or JSON lines in a file named .jsonl') from error
   return read_document(document, name=name, origin=str(found))
@@ -238,16 +239,11 @@ def _text(path: pathlib.Path) -> str:
     raise DataError(f'{path} cannot be read: {error}') from error
 
 
-def _decoded(text: str) -> Any:
-  """The JSON value. Half an emoji, which is left where others cut a description, becomes a `?` that can be written."""
-  return json.loads(json.dumps(json.loads(text), ensure_ascii=False).encode('utf-8', 'replace'))
-
-
 def _lines(text: str, where: str) -> list[Any]:
   rows = []
   for number, line in enumerate(text.split('\n'), 1):  # not splitlines: U+2028 may stand in a text
     try:
-      rows += [_decoded(line)] if line.strip() else []
+      rows += [mended_json(json.loads(line))] if line.strip() else []
     except (ValueError, RecursionError) as error:
       raise DataError(f'{where}, line {number}: not JSON ({error})') from error
   return rows
