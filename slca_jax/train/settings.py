@@ -1,6 +1,7 @@
 """The settings of training runs, and the combinations that cannot work. No JAX here: a mistake is refused at once."""
 
 import dataclasses
+import pathlib
 from typing import Any, Literal
 
 from slca_jax.config import require
@@ -225,6 +226,13 @@ class Demonstrations:
   train: str = ''
   heldout: str = ''
   encoded: str = ''
+
+
+def require_files(data: TaskFiles | Demonstrations, kind: str) -> None:
+  """Raises ConfigError, naming the setting, unless there is a file to train on and any other that is named."""
+  require(bool(data.train), f'data.train is empty; give a JSONL file of {kind}')
+  for name, path in (('train', data.train), ('heldout', data.heldout)):
+    require(not path or pathlib.Path(path).is_file(), f'data.{name} is {path!r}; there is no such file')
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

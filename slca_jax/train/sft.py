@@ -18,7 +18,7 @@ from slca_jax.train import metrics, optimizer, policy
 from slca_jax.train.checkpoint import Checkpoints, record_of
 from slca_jax.train.loader import heldout_batches, open_batches, usable
 from slca_jax.train.run import Stop, in_touch, opened, withdraw_result, write_result
-from slca_jax.train.settings import SFTConfig
+from slca_jax.train.settings import SFTConfig, require_files
 from slca_jax.train.steps import Policy, make_fit, make_measure
 from slca_jax.train.tracing import Tracer, span
 
@@ -188,9 +188,7 @@ def learned(numbers: metrics.Numbers, config: SFTConfig) -> bool:
 
 
 def _read(config: SFTConfig) -> tuple[list[Dialogue], list[Dialogue]]:
-  require(bool(config.data.train), 'data.train is empty; give a JSONL file of dialogues')
-  for name, path in (('train', config.data.train), ('heldout', config.data.heldout)):
-    require(not path or pathlib.Path(path).is_file(), f'data.{name} is {path!r}; there is no such file')
+  require_files(config.data, 'dialogues')
   read = lambda path: [select(dialogue, config.learned) for dialogue in read_dialogues(path)] if path else []
   if config.data.encoded:  # read one by one where they are encoded
     return [], read(config.data.heldout)

@@ -41,7 +41,7 @@ from slca_jax.rollout.sglang import SGLangSampler
 from slca_jax.toolverse.world import blueprint_opener
 from slca_jax.train.endpoints import NO_ENDPOINTS, Endpoints
 from slca_jax.train.policy import Loaded, for_sampling
-from slca_jax.train.settings import EnvironmentSettings, JudgeSettings, Method, RLConfig, TaskFiles
+from slca_jax.train.settings import EnvironmentSettings, JudgeSettings, Method, RLConfig, TaskFiles, require_files
 from slca_jax.train.surroundings import MARGIN
 
 WORLDS: dict[str, World] = {'market': MARKET}  # by a task's blueprint
@@ -58,9 +58,7 @@ def read(data: TaskFiles) -> tuple[list[Task], list[Task]]:
     ConfigError: a file is missing or empty, or a task is in both.
     DataError: a line is no task.
   """
-  require(bool(data.train), 'data.train is empty; give a JSONL file of tasks')
-  for name, path in (('train', data.train), ('heldout', data.heldout)):
-    require(not path or pathlib.Path(path).is_file(), f'data.{name} is {path!r}; there is no such file')
+  require_files(data, 'tasks')
   tasks = read_tasks(data.train)
   heldout = read_tasks(data.heldout) if data.heldout else []
   for path, found in ((data.train, tasks), (data.heldout, heldout)):
