@@ -18,6 +18,11 @@ class Tool:
   returns: Mapping[str, Any] | None = None
   writes: bool = False
 
+  @property
+  def well_typed(self) -> bool:
+    """Whether name, description and parameters are of their types, which a file need not keep."""
+    return isinstance(self.name, str) and isinstance(self.description, str) and isinstance(self.parameters, dict)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ToolCall:

@@ -218,7 +218,7 @@ def _tools_to_json(tools: Sequence[Tool]) -> str:
 def _tools_from_json(text: str) -> tuple[Tool, ...]:
   tools = tuple(Tool(**tool) for tool in json.loads(text))
   for tool in tools:
-    if not (isinstance(tool.name, str) and isinstance(tool.description, str) and isinstance(tool.parameters, dict)):
+    if not tool.well_typed:
       raise TypeError(f'{str(tool)[:80]} needs a name and a description, both strings, and an object of parameters')
   return tools
 

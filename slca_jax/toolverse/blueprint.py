@@ -117,7 +117,7 @@ def load(folder: str | os.PathLike[str]) -> Blueprint:
       now=head.get('now', NOW),
       provenance=head.get('provenance', {}),
     )
-    if not isinstance(blueprint.name, str) or not all(map(_is_tool, blueprint.tools)):
+    if not isinstance(blueprint.name, str) or not all(tool.well_typed for tool in blueprint.tools):
       raise TypeError('a name or description is no text, or parameters are no object')
   except DataError:
     raise
@@ -164,10 +164,6 @@ def faults(blueprint: Blueprint) -> list[str]:
     found += [f'functions.py: {fault}' for fault in _function_faults(blueprint)]
   found += [f'database.json: {fault}' for fault in _database_faults(blueprint.database)]
   return found + [f'tests.json: {fault}' for test in blueprint.tests for fault in _test_faults(test, blueprint.tool)]
-
-
-def _is_tool(tool: Tool) -> bool:
-  return isinstance(tool.name, str) and isinstance(tool.description, str) and isinstance(tool.parameters, dict)
 
 
 def _require_sound(blueprint: Blueprint, where: str) -> None:
